@@ -1,0 +1,82 @@
+"""Checks shared by the method: when a tensor's values may be read, and errors that say got, expected and what to do.
+
+Shapes and dtypes are known on the host, so they are always checked. Values live on the device: reading them would make an
+accelerator wait, so they are checked only where reading is free (`is_readable`).
+"""
+
+import torch
+from torch import Tensor
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """True if reading the values of `tensor` costs nothing and breaks nothing.
+
+    False on accelerators (a read-back stalls the queue), on ``meta`` (there are no values), while compiling or exporting
+    (a data-dependent branch breaks the graph) and inside ``torch.func`` transforms.
+    """
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def check_positive_int(name: str, value: int) -> int:
+    """Return `value` if it is an integer of at least 1.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: got {value!r}, expected an integer of at least 1")
+    return value
+
+
+def check_fraction(name: str, value: float) -> float:
+    """Return `value` if it lies in [0, 1].
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}: got {value!r}, expected a number from 0 to 1")
+    return float(value)
+
+
+def check_embeddings(z: Tensor, embedding_dim: int, *, name: str = "z", batch_dims: int | None = None) -> None:
+    """Check that `z` is a floating tensor of embeddings (..., D).
+
+    Args:
+        z: what the caller passed.
+        embedding_dim: the expected last dimension D.
+        name: the argument's name in the error.
+        batch_dims: how many leading dimensions are expected; None for any number. With 1 an empty batch is refused,
+            because every mean over it is undefined.
+
+    Raises:
+        ValueError: naming the argument, what was got and what was expected.
+    """
+    expected = {None: f"(..., {embedding_dim})", 1: f"(n, {embedding_dim})"}[batch_dims]
+    if z.ndim == 0 or z.shape[-1] != embedding_dim or (batch_dims is not None and z.ndim != batch_dims + 1):
+        raise ValueError(f"{name}: got shape {tuple(z.shape)}, expected {expected}")
+    if not z.is_floating_point():
+        raise ValueError(f"{name}: got dtype {z.dtype}, expected floating point; convert it with .float()")
+    if batch_dims == 1 and z.shape[0] == 0:
+        raise ValueError(f"{name}: got an empty batch {tuple(z.shape)}, expected at least one sample")
+
+
+def check_labels(labels: Tensor, size: int, num_classes: int, *, name: str) -> None:
+    """Check that `labels` are `size` class numbers from 0 to `num_classes` - 1 (the range only where it can be read).
+
+    Raises:
+        ValueError: naming the argument, what was got and what was expected.
+    """
+    if labels.shape != (size,) or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(
+            f"{name}: got shape {tuple(labels.shape)} and dtype {labels.dtype}, expected ({size},) class numbers of an integer dtype"
+        )
+    if size and is_readable(labels):
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= num_classes:
+            raise ValueError(
+                f"{name}: got class numbers from {low} to {high}, expected 0 to {num_classes - 1}; "
+                "leave unlabelled samples (-1) out, or assign them by prediction"
+            )
