@@ -9,7 +9,7 @@ from math import comb
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -30,8 +30,8 @@ class Monomials(NamedTuple):
         targets: its mean under N(0, I), (F,).
     """
 
-    parents: tuple[Int[Tensor, " F_p"], ...]
-    last: tuple[Int[Tensor, " F_p"], ...]
+    parents: tuple[Integer[Tensor, " F_p"], ...]
+    last: tuple[Integer[Tensor, " F_p"], ...]
     weights: Float[Tensor, " F"]
     targets: Float[Tensor, " F"]
 
