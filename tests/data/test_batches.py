@@ -22,10 +22,30 @@ LABELED_IMAGES, POOL_IMAGES = random_images(LABELED, 0), random_images(POOL, 1)
 LABELS = torch.arange(LABELED) % 10
 
 
-def make_stream(*, pool=None, labels=LABELS, **kwargs):
+def make_stream(*, labeled=None, pool=None, labels=LABELS, **kwargs):
     arguments = {"labeled_batch_size": 64, "unlabeled_batch_size": 112, "seed": 3474173998, **kwargs}
+    labeled = ImageRows([LABELED_IMAGES]) if labeled is None else labeled
     pool = ImageRows([POOL_IMAGES]) if pool is None else pool
-    return BatchStream(ImageRows([LABELED_IMAGES]), labels, pool, **arguments)
+    return BatchStream(labeled, labels, pool, **arguments)
+
+
+class WatchedRows(ImageRows):
+    """Rows that note which thread gathered them."""
+
+    def __init__(self, images):
+        super().__init__([images])
+        self.threads = []
+        self.gathered_ahead = threading.Event()
+
+    def gather(self, positions, *, out=None):
+        self.threads.append(threading.get_ident())
+        if len(self.threads) == 2:
+            self.gathered_ahead.set()
+        return super().gather(positions, out=out)
+
+    @property
+    def streamed(self):
+        return threading.get_ident() not in self.threads
 
 
 def tensors(batch):
@@ -131,34 +151,39 @@ def test_placement_changes_nothing(budget):
         assert_same(direct.batch(step), other.batch(step))
 
 
-def test_streaming_is_one_batch_ahead(monkeypatch):
-    """The next batch is gathered by another thread without being asked for, and no further."""
-    gathered, main = [], threading.get_ident()
-    second = threading.Event()
-    plain = ImageRows.gather
+@pytest.mark.parametrize(
+    ("budget", "streamed"),
+    [
+        (0, (True, True)),
+        (LABELED_IMAGES.nbytes, (False, True)),
+        (POOL_IMAGES.nbytes, (False, True)),  # Each fits, both do not: the labelled set comes first.
+        (LABELED_IMAGES.nbytes + POOL_IMAGES.nbytes, (False, False)),
+        (None, (False, False)),
+    ],
+)
+def test_the_budget_holds_the_labelled_set_then_the_pool(budget, streamed):
+    labeled, pool = WatchedRows(LABELED_IMAGES), WatchedRows(POOL_IMAGES)
+    next(make_stream(labeled=labeled, pool=pool, device_budget=budget))
+    assert (labeled.streamed, pool.streamed) == streamed
 
-    def gather(images, positions, *, out=None):
-        assert threading.get_ident() != main
-        gathered.append(len(positions))
-        if gathered.count(112) == 2:
-            second.set()
-        return plain(images, positions, out=out)
 
-    monkeypatch.setattr(ImageRows, "gather", gather)
-    stream = make_stream(device_budget=0)
+def test_streaming_is_one_batch_ahead():
+    """The next batch is gathered without being asked for, and no further."""
+    pool = WatchedRows(POOL_IMAGES)
+    stream = make_stream(pool=pool, device_budget=0)
     next(stream)
-    assert second.wait(timeout=30)
+    assert pool.gathered_ahead.wait(timeout=30)
+    assert len(pool.threads) == 2
     next(stream)
-    assert 2 <= gathered.count(112) <= 3
+    assert len(pool.threads) <= 3
 
 
-def test_an_error_in_the_worker_reaches_the_caller(monkeypatch):
-    stream = make_stream(device_budget=0)
+def test_an_error_in_the_worker_reaches_the_caller():
+    class BrokenRows(ImageRows):
+        def gather(self, positions, *, out=None):
+            raise OSError("the disk is gone")
 
-    def gather(images, positions, *, out=None):
-        raise OSError("the disk is gone")
-
-    monkeypatch.setattr(ImageRows, "gather", gather)
+    stream = make_stream(pool=BrokenRows([POOL_IMAGES]), device_budget=0)
     with pytest.raises(OSError, match="the disk is gone"):
         next(stream)
 

@@ -113,6 +113,11 @@ def test_the_fraction_is_that_of_the_resulting_pool(fraction, pool_size, seed):
     assert abs(int(mixed.truth.is_outlier.sum()) - fraction * n) <= 1
     assert len(mixed.truth.labels) == len(mixed.truth.row) == len(mixed.truth.origin) == n
     inliers = ~mixed.truth.is_outlier
+    # The truth is about the very image at its position.
+    kept = data.truth.row.tolist().index
+    positions = [kept(row) for row in mixed.truth.row[inliers].tolist()]
+    assert shown(mixed.unlabeled_images)[: len(positions)] == [shown(data.unlabeled_images)[p] for p in positions]
+    assert mixed.truth.labels[inliers].tolist() == data.truth.labels[positions].tolist()
     assert mixed.truth.row[inliers].unique().numel() == int(inliers.sum())
     assert mixed.truth.row[~inliers].unique().numel() == int((~inliers).sum())
 
