@@ -1,0 +1,192 @@
+"""Unlabelled pools that hold images of no known class, with the truth kept for scoring.
+
+The outliers are those of a second dataset, or classes of the same dataset that `hold_out_classes` took out::
+
+    known = hold_out_classes(dataset, ["truck", "ship"])
+    data = split_by_seed(known.train, known.class_names, labels_per_class=4, seed=0)
+    data = contaminate(data, known.unknown_train.images, fraction=0.2, seed=0, name="held out")
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from momatch.data.conversion import convert_images
+from momatch.data.dataset import UNLABELED, Dataset, Split
+from momatch.data.permutations import Purpose, bit_stream, permutations
+from momatch.data.rows import Examples, ImageRows
+from momatch.data.splits import PoolTruth, SemiSupervised
+from momatch.validation import check_positive_int
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A dataset parted into known and unknown classes. The known classes are numbered anew, in their old order.
+
+    Attributes:
+        class_names: the known classes; label k of `train` and `test` is ``class_names[k]``.
+        unknown_names: the held-out classes; label k of `unknown_train` and `unknown_test` is ``unknown_names[k]``.
+        train: training examples of known classes, and those without label (whose class nobody knows).
+        test: test examples of known classes, or None where the dataset has no test split.
+        unknown_train: training examples of the held-out classes.
+        unknown_test: test examples of the held-out classes, or None.
+    """
+
+    class_names: tuple[str, ...]
+    unknown_names: tuple[str, ...]
+    train: Examples
+    test: Examples | None
+    unknown_train: Examples
+    unknown_test: Examples | None
+
+
+def hold_out_classes(dataset: Dataset, classes: Sequence[str | int]) -> HeldOut:
+    """Take `classes` out of `dataset`.
+
+    Args:
+        dataset: what to part; its tensors are neither copied nor read.
+        classes: names, or numbers (label values), of the classes to hold out.
+
+    Raises:
+        ValueError: if a class is unknown or named twice, if none is named, or if fewer than two would remain.
+    """
+    numbers = [_class_number(dataset, name) for name in classes]
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"classes: got {list(classes)}, expected at least one class and each of them once")
+    known = [k for k in range(dataset.num_classes) if k not in numbers]
+    if len(known) < 2:
+        raise ValueError(
+            f"classes: got {list(classes)}, which leaves {len(known)} of {dataset.num_classes} classes; "
+            "expected at least two known classes"
+        )
+    unknown = sorted(numbers)
+    return HeldOut(
+        class_names=tuple(dataset.class_names[k] for k in known),
+        unknown_names=tuple(dataset.class_names[k] for k in unknown),
+        train=_keep(dataset.train, [*known, UNLABELED], dataset.num_classes),
+        test=None if dataset.test is None else _keep(dataset.test, known, dataset.num_classes),
+        unknown_train=_keep(dataset.train, unknown, dataset.num_classes),
+        unknown_test=None if dataset.test is None else _keep(dataset.test, unknown, dataset.num_classes),
+    )
+
+
+def contaminate(
+    data: SemiSupervised,
+    outliers: ImageRows | Tensor,
+    *,
+    fraction: float,
+    seed: int,
+    name: str = "outliers",
+    pool_size: int | None = None,
+) -> SemiSupervised:
+    """Mix `outliers` into the unlabelled pool so that they are `fraction` of the resulting pool.
+
+    The outliers are drawn by `seed` without replacement and appended, so an inlier keeps its position as long as
+    `pool_size` is None; batches are shuffled anyway. The labelled set stays as it is.
+
+    Args:
+        data: a split; it may be contaminated already, in which case `fraction` counts the new outliers alone.
+        outliers: images of no known class, (N, C, H, W) or rows of it; converted to the pool's shape if theirs differs
+            (`convert_images` says how).
+        fraction: share of the new outliers in the resulting pool, in [0, 1).
+        seed: a non-negative integer.
+        name: what to call them in ``truth.origin_names``.
+        pool_size: size of the resulting pool; None keeps every image that is in it now and lets the pool grow. A fixed
+            size lets fractions be compared at equal size: images now in the pool are then dropped, drawn by `seed`.
+
+    Raises:
+        ValueError: if `fraction` is out of range, the name is taken, or there are too few images to reach it.
+    """
+    if not 0.0 <= fraction < 1.0:
+        raise ValueError(f"fraction: got {fraction!r}, expected a number from 0 to 1, less than 1")
+    if name in data.truth.origin_names:
+        raise ValueError(f"name: got {name!r}, expected one that is not in {data.truth.origin_names}")
+    rows = outliers if isinstance(outliers, ImageRows) else ImageRows([outliers])
+    in_pool, added = _counts(len(data.unlabeled_images), len(rows), fraction, pool_size)
+    bits = bit_stream(seed, Purpose.CONTAMINATION)
+    chosen = _draw(bits, len(rows), added)
+    if in_pool < len(data.unlabeled_images):
+        data = _keep_in_pool(data, _draw(bits, len(data.unlabeled_images), in_pool))
+    converted = convert_images(rows.select(chosen), data.unlabeled_images.image_shape)
+    truth = data.truth
+    return replace(
+        data,
+        unlabeled_images=data.unlabeled_images.append(converted),
+        truth=PoolTruth(
+            labels=torch.cat([truth.labels, torch.full_like(chosen, UNLABELED)]),
+            is_outlier=torch.cat([truth.is_outlier, torch.ones_like(chosen, dtype=torch.bool)]),
+            origin=torch.cat([truth.origin, torch.full_like(chosen, len(truth.origin_names))]),
+            row=torch.cat([truth.row, chosen]),
+            origin_names=(*truth.origin_names, name),
+        ),
+    )
+
+
+def _counts(pool: int, available: int, fraction: float, pool_size: int | None) -> tuple[int, int]:
+    """How many images of the pool to keep and how many outliers to add."""
+    if pool_size is None:
+        kept, added = pool, round(pool * fraction / (1.0 - fraction))
+    else:
+        added = round(check_positive_int("pool_size", pool_size) * fraction)
+        kept = pool_size - added
+    if kept > pool:
+        raise ValueError(
+            f"pool_size: got {pool_size}, which takes {kept} inliers, expected at most the {pool} there are"
+        )
+    if added > available:
+        # Rounded down, so that the number in the error is one that works.
+        reachable = math.floor(1e4 * available / (pool + available if pool_size is None else pool_size)) / 1e4
+        raise ValueError(
+            f"fraction: got {fraction}, which takes {added} outliers, expected at most {reachable} with the "
+            f"{available} there are; lower it, or set a smaller pool_size"
+        )
+    return kept, added
+
+
+def _draw(bits: np.random.PCG64, size: int, count: int) -> Int64[Tensor, " {count}"]:
+    """`count` of ``range(size)`` without replacement, ascending."""
+    (order,) = permutations(bits, 1, size)
+    return torch.from_numpy(order[:count]).sort().values
+
+
+def _keep_in_pool(data: SemiSupervised, positions: Int64[Tensor, " n"]) -> SemiSupervised:
+    truth = data.truth
+    return replace(
+        data,
+        unlabeled_images=data.unlabeled_images.select(positions),
+        truth=replace(
+            truth,
+            labels=truth.labels[positions],
+            is_outlier=truth.is_outlier[positions],
+            origin=truth.origin[positions],
+            row=truth.row[positions],
+        ),
+    )
+
+
+def _keep(split: Split, classes: Sequence[int], num_classes: int) -> Examples:
+    """The examples of `classes` (old label values), class ``classes[k]`` renumbered k; `UNLABELED` stays itself."""
+    number = torch.full((num_classes + 1,), num_classes)  # The last cell is for -1: index -1 finds it.
+    kept = [k for k in classes if k != UNLABELED]
+    number[torch.tensor(kept, dtype=torch.int64)] = torch.arange(len(kept))
+    if UNLABELED in classes:
+        number[UNLABELED] = UNLABELED
+    labels = number[split.labels]
+    (positions,) = torch.nonzero(labels != num_classes, as_tuple=True)
+    return Examples(ImageRows([split.images], positions), labels[positions])
+
+
+def _class_number(dataset: Dataset, name: str | int) -> int:
+    if isinstance(name, int) and 0 <= name < dataset.num_classes:
+        return name
+    if isinstance(name, str) and name in dataset.class_names:
+        return dataset.class_names.index(name)
+    raise ValueError(
+        f"classes: got {name!r}, expected a name of {list(dataset.class_names)} "
+        f"or a number from 0 to {dataset.num_classes - 1}"
+    )

@@ -1,0 +1,141 @@
+"""Chosen rows of image tensors, seen as one tensor without copying it.
+
+A labelled set, an unlabelled pool and a contaminated pool are all rows of tensors that already exist, in memory or
+memory-mapped. Only the rows that are asked for are ever read.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from momatch.data.dataset import Split
+
+#: What one chunk of a pass over all images may take, in bytes.
+CHUNK_BYTES = 2**24
+
+
+class ImageRows:
+    """Rows of one or more uint8 image tensors of one image size, on the CPU.
+
+    Args:
+        sources: tensors (N_i, C, H, W).
+        rows: (N,) row numbers in the concatenation of `sources`; None for all rows in order.
+
+    Raises:
+        ValueError: if the sources differ in image size, or a row number is out of range.
+    """
+
+    def __init__(self, sources: Sequence[Tensor], rows: Int64[Tensor, " N"] | None = None) -> None:
+        if not sources:
+            raise ValueError("sources: got none, expected at least one image tensor")
+        for source in sources:
+            if source.dtype != torch.uint8 or source.ndim != 4 or source.device.type != "cpu":
+                raise ValueError(
+                    f"sources: got {source.dtype} {tuple(source.shape)} on {source.device}, "
+                    "expected torch.uint8 (N, C, H, W) on the CPU; a BatchStream brings batches to the device"
+                )
+            if source.shape[1:] != sources[0].shape[1:]:
+                raise ValueError(
+                    f"sources: got images of shape {tuple(source.shape[1:])}, expected {tuple(sources[0].shape[1:])} "
+                    "as in the first source; see convert_images"
+                )
+        total = sum(len(source) for source in sources)
+        self.rows = torch.arange(total) if rows is None else rows
+        if len(self.rows):
+            low, high = int(self.rows.min()), int(self.rows.max())
+            if low < 0 or high >= total:
+                raise ValueError(f"rows: got {low} to {high}, expected row numbers from 0 to {total - 1}")
+        self.sources = tuple(sources)
+        # The first row of each source in the concatenation.
+        self._starts = np.cumsum([0, *(len(source) for source in sources[:-1])])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        C, H, W = self.sources[0].shape[1:]
+        return C, H, W
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows take once they are copied out."""
+        C, H, W = self.image_shape
+        return len(self) * C * H * W
+
+    def gather(self, positions: Int64[Tensor, " n"], *, out: Tensor | None = None) -> UInt8[Tensor, "n C H W"]:
+        """Copy the images at `positions`, into `out` if given (so that it can be pinned memory)."""
+        rows = self.rows.index_select(0, positions).numpy()
+        if out is None:
+            out = torch.empty((len(rows), *self.image_shape), dtype=torch.uint8)
+        # Indexed by numpy, whose one thread copies a batch in a fraction of a millisecond: torch's would take all threads,
+        # and wait for each of them where the cores are busy or a second thread gathers.
+        target = out.numpy()
+        if len(self.sources) == 1:
+            target[:] = self.sources[0].numpy()[rows]
+            return out
+        owner = np.searchsorted(self._starts, rows, side="right") - 1
+        for number, (source, start) in enumerate(zip(self.sources, self._starts, strict=True)):
+            where = np.flatnonzero(owner == number)
+            target[where] = source.numpy()[rows[where] - start]
+        return out
+
+    def chunks(self, size: int | None = None) -> Iterator[UInt8[Tensor, "_ C H W"]]:
+        """All images in order, `size` at a time; None for as many as fit in `CHUNK_BYTES` (but at least one)."""
+        C, H, W = self.image_shape
+        size = size or max(1, CHUNK_BYTES // max(1, C * H * W))
+        for start in range(0, len(self), size):
+            yield self.gather(torch.arange(start, min(start + size, len(self))))
+
+    def select(self, positions: Int64[Tensor, " n"]) -> "ImageRows":
+        """The images at `positions`, still without copying."""
+        return ImageRows(self.sources, self.rows.index_select(0, positions))
+
+    def append(self, other: "ImageRows") -> "ImageRows":
+        """These images, then those of `other`, which must have the same size."""
+        offset = sum(len(source) for source in self.sources)
+        return ImageRows((*self.sources, *other.sources), torch.cat([self.rows, other.rows + offset]))
+
+    def to_device(self, device: torch.device) -> UInt8[Tensor, "N C H W"]:
+        """Copy all images to `device` as one tensor, chunk by chunk (on ``meta`` nothing is read)."""
+        images = torch.empty((len(self), *self.image_shape), dtype=torch.uint8, device=device)
+        if device.type != "meta":
+            start = 0
+            for chunk in self.chunks():
+                images[start : start + len(chunk)].copy_(chunk)
+                start += len(chunk)
+        return images
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images with their labels, as a `Split`, but as rows of larger tensors.
+
+    Attributes:
+        images: N images.
+        labels: int64, (N,); `UNLABELED` where the label is not known.
+    """
+
+    images: ImageRows
+    labels: Int64[Tensor, " N"]
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise ValueError(f"labels: got {len(self.labels)}, expected one for each of the {len(self.images)} images")
+
+    @classmethod
+    def of(cls, split: Split) -> "Examples":
+        """All of `split`."""
+        return cls(ImageRows([split.images]), split.labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, positions: Int64[Tensor, " n"]) -> "Examples":
+        """The examples at `positions`."""
+        return Examples(self.images.select(positions), self.labels.index_select(0, positions))

@@ -1,0 +1,197 @@
+"""Which training images show their label, and which form the unlabelled pool.
+
+The labelled set by seed: for each class in order, shuffle its indices with the seed's own generator and take the first
+`labels_per_class`. It depends on the labels and the seed alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from momatch.data.dataset import UNLABELED
+from momatch.data.permutations import Purpose, bit_stream, permutations
+from momatch.data.rows import Examples, ImageRows
+from momatch.validation import check_positive_int
+
+
+@dataclass(frozen=True)
+class PoolTruth:
+    """What is known about the unlabelled pool, for scoring alone: no batch carries it.
+
+    Index it with a batch's `unlabeled_indices`.
+
+    Attributes:
+        labels: (N_u,) the true class; `UNLABELED` where it is not known and for outliers.
+        is_outlier: (N_u,) True for images that `contaminate` mixed in.
+        origin: (N_u,) where an image comes from: an index into `origin_names`.
+        row: (N_u,) its position among the examples of that origin.
+        origin_names: the training set's own images are "train"; each contamination adds a name.
+    """
+
+    labels: Int64[Tensor, " N_u"]
+    is_outlier: Bool[Tensor, " N_u"]
+    origin: Int64[Tensor, " N_u"]
+    row: Int64[Tensor, " N_u"]
+    origin_names: tuple[str, ...] = ("train",)
+
+
+@dataclass(frozen=True)
+class SemiSupervised:
+    """A training set with few labels: what training sees, and the truth about the rest.
+
+    Attributes:
+        class_names: label k is ``class_names[k]``.
+        labeled_images: m images whose label is shown.
+        labels: (m,) their labels.
+        labeled_rows: (m,) their positions among the examples that were split.
+        unlabeled_images: the pool of N_u images, in the order of the examples.
+        truth: what is known about the pool; training must not read it.
+    """
+
+    class_names: tuple[str, ...]
+    labeled_images: ImageRows
+    labels: Int64[Tensor, " m"]
+    labeled_rows: Int64[Tensor, " m"]
+    unlabeled_images: ImageRows
+    truth: PoolTruth
+
+
+def select_labeled(
+    labels: Int64[Tensor, " N"], class_names: Sequence[str], *, labels_per_class: int, seed: int
+) -> Int64[Tensor, " m"]:
+    """Draw `labels_per_class` indices of each class, class by class in order.
+
+    Args:
+        labels: (N,) labels, `UNLABELED` where not known.
+        class_names: one name a class.
+        labels_per_class: how many labels of each class to show.
+        seed: a non-negative integer.
+
+    Returns:
+        (K * labels_per_class,) indices into `labels`: first those of class 0 in the order drawn, and so on.
+
+    Raises:
+        ValueError: if there are fewer than two classes, a class has fewer labels than asked for, or an argument is out
+            of range.
+    """
+    check_positive_int("labels_per_class", labels_per_class)
+    counts = _class_counts(labels, class_names)
+    short = [(name, n) for name, n in zip(class_names, counts, strict=True) if n < labels_per_class]
+    if short:
+        found = ", ".join(f"{name!r} has {n}" for name, n in short[:10]) + (", ..." if len(short) > 10 else "")
+        raise ValueError(
+            f"labels_per_class: expected at least {labels_per_class} labelled images in every class, got too few in "
+            f"{len(short)} of {len(class_names)}: {found}; ask for at most {max(1, min(counts))} or leave the class out"
+        )
+    bits = bit_stream(seed, Purpose.SPLIT)
+    chosen = []
+    for k in range(len(class_names)):
+        (members,) = torch.nonzero(labels == k, as_tuple=True)
+        (order,) = permutations(bits, 1, len(members))
+        chosen.append(members[torch.from_numpy(order[:labels_per_class])])
+    return torch.cat(chosen)
+
+
+def split_by_seed(
+    examples: Examples,
+    class_names: Sequence[str],
+    *,
+    labels_per_class: int,
+    seed: int,
+    labeled_in_pool: bool = True,
+) -> SemiSupervised:
+    """Show the labels of `labels_per_class` images a class, drawn by `seed` (`select_labeled`).
+
+    Args:
+        examples: the training images; all of them, also those without label, may enter the pool.
+        class_names: one name a class.
+        labels_per_class: how many labels of each class to show.
+        seed: a non-negative integer.
+        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well, as in the published code.
+
+    Raises:
+        ValueError: as `select_labeled`.
+    """
+    rows = select_labeled(examples.labels, class_names, labels_per_class=labels_per_class, seed=seed)
+    return _split(examples, class_names, rows, labeled_in_pool=labeled_in_pool)
+
+
+def split_by_rows(
+    examples: Examples, class_names: Sequence[str], rows: Sequence[int], *, labeled_in_pool: bool = True
+) -> SemiSupervised:
+    """Show the labels of exactly the examples at `rows`, in that order.
+
+    Args:
+        examples: the training images; all of them, also those without label, may enter the pool.
+        class_names: one name a class.
+        rows: positions among `examples`, no matter how many of each class but at least one.
+        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+
+    Raises:
+        ValueError: if a row is out of range, repeated or without label, if a class has no row, or if there are fewer
+            than two classes.
+    """
+    _class_counts(examples.labels, class_names)
+    out_of_range = [row for row in rows if not 0 <= row < len(examples)]
+    if out_of_range:
+        raise ValueError(f"rows: got {_some(out_of_range)}, expected positions from 0 to {len(examples) - 1}")
+    chosen = torch.tensor(list(rows), dtype=torch.int64)
+    repeated = torch.nonzero(torch.bincount(chosen) > 1).flatten()
+    if len(repeated):
+        raise ValueError(f"rows: got {_some(repeated.tolist())} more than once, expected each row once")
+    unlabeled = chosen[examples.labels[chosen] == UNLABELED]
+    if len(unlabeled):
+        raise ValueError(f"rows: got {_some(unlabeled.tolist())}, which have no label; expected labelled examples")
+    present = set(examples.labels[chosen].tolist())
+    missing = [name for k, name in enumerate(class_names) if k not in present]
+    if missing:
+        raise ValueError(f"rows: got none of class {_some(missing)}, expected at least one row of every class")
+    return _split(examples, class_names, chosen, labeled_in_pool=labeled_in_pool)
+
+
+def _split(
+    examples: Examples, class_names: Sequence[str], labeled: Int64[Tensor, " m"], *, labeled_in_pool: bool
+) -> SemiSupervised:
+    in_pool = torch.ones(len(examples), dtype=torch.bool)
+    in_pool[labeled] = labeled_in_pool
+    (pool,) = torch.nonzero(in_pool, as_tuple=True)
+    return SemiSupervised(
+        class_names=tuple(class_names),
+        labeled_images=examples.images.select(labeled),
+        labels=examples.labels[labeled],
+        labeled_rows=labeled,
+        unlabeled_images=examples.images.select(pool),
+        truth=PoolTruth(
+            labels=examples.labels[pool],
+            is_outlier=torch.zeros(len(pool), dtype=torch.bool),
+            origin=torch.zeros(len(pool), dtype=torch.int64),
+            row=pool,
+        ),
+    )
+
+
+def _class_counts(labels: Int64[Tensor, " N"], class_names: Sequence[str]) -> list[int]:
+    """How many labels each class has.
+
+    Raises:
+        ValueError: if fewer than two classes are named or present, or a label is out of range.
+    """
+    known = labels[labels != UNLABELED]
+    if len(known) and not 0 <= int(known.min()) <= int(known.max()) < len(class_names):
+        raise ValueError(
+            f"labels: got {int(known.min())} to {int(known.max())}, expected {UNLABELED} (unlabelled) or "
+            f"0 to {len(class_names) - 1}"
+        )
+    counts: list[int] = torch.bincount(known, minlength=len(class_names)).tolist()
+    present = [name for name, n in zip(class_names, counts, strict=True) if n]
+    if len(present) < 2:
+        raise ValueError(f"labels: got {len(present)} class(es) with labels ({_some(present)}), expected at least two")
+    return counts
+
+
+def _some(items: Sequence[object]) -> str:
+    """The first few of `items`, for an error."""
+    return ", ".join(repr(item) for item in items[:10]) + (", ..." if len(items) > 10 else "")
