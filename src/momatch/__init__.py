@@ -42,7 +42,7 @@ _HOME = {
     "SoftMatchPolicy": "pseudo_labels",
 }
 
-__all__ = sorted(_HOME)
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> object:

@@ -71,7 +71,8 @@ def check_labels(labels: Tensor, size: int, num_classes: int, *, name: str) -> N
     """
     if labels.shape != (size,) or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(
-            f"{name}: got shape {tuple(labels.shape)} and dtype {labels.dtype}, expected ({size},) class numbers of an integer dtype"
+            f"{name}: got shape {tuple(labels.shape)} and dtype {labels.dtype}, "
+            f"expected ({size},) class numbers of an integer dtype"
         )
     if size and is_readable(labels):
         low, high = int(labels.min()), int(labels.max())

@@ -1,0 +1,113 @@
+"""The moment loss from the moments themselves: each unique monomial once, for embeddings of few dimensions.
+
+The D^p cells of a moment tensor hold only C(D + p - 1, p) different numbers (330 of 4096 at D = 8, p = 4); each counts as often
+as its indices can be arranged.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from math import comb
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from momatch.clusters import Groups
+from momatch.moment_classes import Partition, arrangements, cell_weights, normal_moment
+
+#: Monomials of this many samples at once: beyond, they are dropped and computed again in the backward pass.
+MONOMIALS_AT_ONCE = 1 << 21
+
+
+class Monomials(NamedTuple):
+    """All monomials of degree 1 to p in D variables, by degree.
+
+    Attributes:
+        parents: for each degree from 2, the monomial of one degree less that each extends, (F_p,).
+        last: for each degree from 2, the variable that it is multiplied by, (F_p,).
+        weights: what each counts in the loss, arrangements included, (F,).
+        targets: its mean under N(0, I), (F,).
+    """
+
+    parents: tuple[Int[Tensor, " F_p"], ...]
+    last: tuple[Int[Tensor, " F_p"], ...]
+    weights: Float[Tensor, " F"]
+    targets: Float[Tensor, " F"]
+
+
+def monomial_count(D: int, order: int) -> int:
+    """How many monomials of degree 1 to `order` there are in D variables."""
+    return comb(D + order, order) - 1
+
+
+def explicit_moment_loss(groups: Groups, order: int, order_weights: tuple[float, ...]) -> Float[Tensor, ""]:
+    """sum_k n_k/n * sum over cells of weight * (M - T)^2, from the unique monomials.
+
+    Args:
+        groups: residuals by cluster.
+        order: p, 1 to 4.
+        order_weights: what each order weighs.
+    """
+    u = groups.residuals
+    table = _monomials(u.shape[-1], order, order_weights, u.device, u.dtype)
+    errors = (_mean_monomials(groups, table) - table.targets).square() @ table.weights  # (B, C)
+    return (groups.shares * errors).sum()
+
+
+def _mean_monomials(groups: Groups, table: Monomials) -> Float[Tensor, "B C F"]:
+    B, m, _ = groups.residuals.shape
+    at_once = max(1, MONOMIALS_AT_ONCE // (B * len(table.targets)))
+    if m <= at_once:
+        return groups.mean(_evaluate(groups.residuals, table))
+
+    def weighted_sum(u: Tensor, weights: Tensor) -> Tensor:
+        return weights.transpose(1, 2) @ _evaluate(u, table)
+
+    total = groups.residuals.new_zeros(())
+    for u, weights in zip(groups.residuals.split(at_once, 1), groups.weights.split(at_once, 1), strict=True):
+        total = total + checkpoint(weighted_sum, u, weights, use_reentrant=False, preserve_rng_state=False)
+    return groups.divide_by_totals(total)
+
+
+def _evaluate(u: Float[Tensor, "B m D"], table: Monomials) -> Float[Tensor, "B m F"]:
+    degrees = [u]
+    for parents, last in zip(table.parents, table.last, strict=True):
+        degrees.append(degrees[-1].index_select(-1, parents) * u.index_select(-1, last))
+    return torch.cat(degrees, dim=-1)
+
+
+def _build_monomials(
+    D: int, order: int, order_weights: tuple[float, ...], device: torch.device, dtype: torch.dtype
+) -> Monomials:
+    """The table for one setting, on the device."""
+    of_class = cell_weights(D, order, order_weights)
+    parents, last, weights, targets = [], [], [], []
+    place: dict[tuple[int, ...], int] = {}
+    for p in range(1, order + 1):
+        monomials = list(combinations_with_replacement(range(D), p))
+        if p > 1:
+            parents.append(torch.tensor([place[indices[:-1]] for indices in monomials], device=device))
+            last.append(torch.tensor([indices[-1] for indices in monomials], device=device))
+        classes = [_partition(indices) for indices in monomials]
+        weights += [of_class[partition] * arrangements(partition) for partition in classes]
+        targets += [normal_moment(partition) for partition in classes]
+        place = {indices: i for i, indices in enumerate(monomials)}
+    return Monomials(
+        tuple(parents),
+        tuple(last),
+        torch.tensor(weights, device=device, dtype=dtype),
+        torch.tensor(targets, device=device, dtype=dtype),
+    )
+
+
+def _partition(indices: tuple[int, ...]) -> Partition:
+    return tuple(sorted((indices.count(i) for i in set(indices)), reverse=True))
+
+
+# Kept between steps, because building it is slow and copying it to an accelerator would stall; a constant to the compiler.
+_monomials: Callable[[int, int, tuple[float, ...], torch.device, torch.dtype], Monomials] = (
+    torch.compiler.assume_constant_result(lru_cache(maxsize=64)(_build_monomials))
+)

@@ -1,0 +1,245 @@
+"""Outliers: scores from a head, thresholds, conformal p-values (docs/method.md, "Outliers").
+
+A higher score means more outlying, everywhere.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Self, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from momatch.heads import AAGMM, KMeans, Linear, log_density
+from momatch.validation import check_embeddings, check_fraction
+
+Score = Literal["nearest", "assigned", "farthest", "density"]
+Threshold = Literal["percentile", "annealed", "chi2"]
+Head = AAGMM | KMeans | Linear
+
+
+def _nearest(head: AAGMM | KMeans, z: Tensor) -> Tensor:
+    return head.mahalanobis(z).amin(-1)
+
+
+def _assigned(head: AAGMM | KMeans, z: Tensor) -> Tensor:
+    return head.mahalanobis(z).gather(-1, head(z).argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def _farthest(head: AAGMM | KMeans, z: Tensor) -> Tensor:
+    return head.mahalanobis(z).amax(-1)
+
+
+#: Mahalanobis distance to the nearest center, to that of the predicted class, to the farthest center.
+DISTANCES: dict[str, Callable[[AAGMM | KMeans, Tensor], Tensor]] = {
+    "nearest": _nearest,
+    "assigned": _assigned,
+    "farthest": _farthest,
+}
+
+
+class OutlierDetector(nn.Module):
+    """Tells which embeddings the mixture of a head does not explain.
+
+    The head is borrowed, not owned: the detector follows its training, and its parameters stay out of the detector's state.
+
+    Args:
+        head: the trained head; `Linear` offers the score "density" only (its energy).
+        score: "nearest" (far from all centers), "assigned" (from that of the predicted class), "farthest", or
+            "density" (-log p(x)).
+        threshold: "percentile" of the labelled scores, "annealed" (a percentile that moves from `percentile` to
+            `percentile_end` with the training's progress), or "chi2", the quantile of the distance that a Gaussian cluster
+            implies (needs no labelled scores).
+        percentile: where the threshold stands (at the start, if annealed), 0 to 100.
+        percentile_end: where an annealed threshold ends.
+        quantile: of the chi-square distribution with D degrees of freedom.
+
+    Raises:
+        ValueError: if an argument is unknown, out of range, or score and threshold do not go together.
+
+    Example:
+        >>> detector = OutlierDetector(model.fc).fit(z_labeled)
+        >>> keep = ~detector.is_outlier(z_unlabeled)
+        >>> detector.calibrate(z_held_out).p_value(z_new)
+    """
+
+    gaussian_tau: Tensor
+    threshold_scores: Tensor
+    calibration_scores: Tensor
+
+    def __init__(
+        self,
+        head: Head,
+        *,
+        score: Score = "nearest",
+        threshold: Threshold = "percentile",
+        percentile: float = 90.0,
+        percentile_end: float = 100.0,
+        quantile: float = 0.99,
+    ) -> None:
+        super().__init__()
+        if score not in get_args(Score):
+            raise ValueError(f"score: got {score!r}, expected one of {get_args(Score)}")
+        if threshold not in get_args(Threshold):
+            raise ValueError(f"threshold: got {threshold!r}, expected one of {get_args(Threshold)}")
+        if score != "density" and isinstance(head, Linear):
+            raise ValueError(f"score: got {score!r} with a Linear head, expected 'density': it has no centers")
+        if threshold == "chi2" and score not in ("nearest", "assigned"):
+            raise ValueError(
+                f"threshold: got 'chi2' with score {score!r}, expected score 'nearest' or 'assigned': only the distance to "
+                "a sample's own cluster follows the chi-square law"
+            )
+        # A tuple hides the head from nn.Module, which would register it as a child.
+        self._head = (head,)
+        self.score_name = score
+        self.threshold = threshold
+        self.percentile = 100.0 * check_fraction("percentile / 100", percentile / 100.0)
+        self.percentile_end = 100.0 * check_fraction("percentile_end / 100", percentile_end / 100.0)
+        self.quantile = check_fraction("quantile", quantile)
+        parameter = next(head.parameters())
+        chi2 = chi2_quantile(self.quantile, head.embedding_dim)
+        self.register_buffer("gaussian_tau", torch.full((), chi2**0.5, device=parameter.device), persistent=False)
+        self.register_buffer("threshold_scores", torch.empty(0, device=parameter.device))
+        self.register_buffer("calibration_scores", torch.empty(0, device=parameter.device))
+
+    @property
+    def head(self) -> Head:
+        """The head whose mixture is asked."""
+        return self._head[0]
+
+    @torch.no_grad()
+    def score(self, z: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+        """How outlying each embedding is; +inf where it is not a number.
+
+        Raises:
+            ValueError: if `z` is not (n, D) with n of at least 1.
+        """
+        head = self.head
+        check_embeddings(z, head.embedding_dim, batch_dims=1)
+        if isinstance(head, Linear) or self.score_name == "density":
+            scores = -log_density(head(z))
+        else:
+            scores = DISTANCES[self.score_name](head, z)
+        return scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+    def fit(self, z: Float[Tensor, "n D"]) -> Self:
+        """Take the labelled embeddings' scores, from which percentile thresholds are read.
+
+        Raises:
+            ValueError: if `z` is not (n, D) with n of at least 1.
+        """
+        self.threshold_scores = self.score(z)
+        return self
+
+    def calibrate(self, z: Float[Tensor, "m D"]) -> Self:
+        """Take the scores of held-out inliers, against which p-values are ranked.
+
+        They must not have been trained on, or the p-values promise too much.
+
+        Raises:
+            ValueError: if `z` is not (m, D) with m of at least 1.
+        """
+        self.calibration_scores = self.score(z).sort().values
+        return self
+
+    def tau(self, progress: float = 1.0) -> Float[Tensor, ""]:
+        """The threshold: what scores above it is an outlier.
+
+        Args:
+            progress: how much of the training is done, 0 to 1; read by "annealed" only.
+
+        Raises:
+            ValueError: if `progress` is out of range, or a percentile is asked for before `fit`.
+        """
+        check_fraction("progress", progress)
+        if self.threshold == "chi2":
+            return self.gaussian_tau
+        if self.threshold_scores.numel() == 0:
+            raise ValueError("threshold: got no labelled scores, expected fit(z) with labelled embeddings first")
+        moved = progress * (self.percentile_end - self.percentile) if self.threshold == "annealed" else 0.0
+        return torch.quantile(self.threshold_scores, (self.percentile + moved) / 100.0)
+
+    def is_outlier(self, z: Float[Tensor, "n D"], *, progress: float = 1.0) -> Bool[Tensor, " n"]:
+        """True where the score is above the threshold.
+
+        Args:
+            z: embeddings, (n, D).
+            progress: how much of the training is done, 0 to 1; read by "annealed" only.
+
+        Raises:
+            ValueError: as `score` and `tau`.
+        """
+        return self.score(z) > self.tau(progress)
+
+    def p_value(self, z: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+        """Conformal p-value (1 + #{calibration >= score}) / (m + 1).
+
+        If a new sample is exchangeable with the calibration set, its p-value is at most alpha with probability at most alpha,
+        whatever the scores are: flagging p <= alpha bounds the false-alarm rate.
+
+        Raises:
+            ValueError: if `calibrate` was not called, or as `score`.
+        """
+        m = self.calibration_scores.numel()
+        if m == 0:
+            raise ValueError("p_value: got no calibration scores, expected calibrate(z) with held-out inliers first")
+        below = torch.searchsorted(self.calibration_scores, self.score(z).to(self.calibration_scores.dtype))
+        return (1.0 + (m - below)) / (m + 1.0)
+
+    def select_outliers(self, z: Float[Tensor, "n D"], *, fdr: float) -> Bool[Tensor, " n"]:
+        """Outliers of a batch by Benjamini-Hochberg: of those named, at most `fdr` are expected to be inliers.
+
+        Raises:
+            ValueError: if `fdr` is not within 0 to 1, or as `p_value`.
+        """
+        return benjamini_hochberg(self.p_value(z), fdr)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The number of scores is data, not structure: make room for what the checkpoint holds.
+        for name in ("threshold_scores", "calibration_scores"):
+            value = state_dict.get(prefix + name)
+            if isinstance(value, Tensor):
+                setattr(self, name, torch.empty_like(value, device=self.gaussian_tau.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """The arguments, for ``repr``."""
+        return f"score={self.score_name!r}, threshold={self.threshold!r}"
+
+
+def benjamini_hochberg(p_values: Float[Tensor, " n"], fdr: float) -> Bool[Tensor, " n"]:
+    """Which hypotheses to reject so that the expected share of false rejections is at most `fdr`.
+
+    Rejects the k smallest p-values, k the largest rank with p_(k) <= k fdr / n.
+
+    Raises:
+        ValueError: if `fdr` is not within 0 to 1, or there are no p-values.
+    """
+    check_fraction("fdr", fdr)
+    n = p_values.numel()
+    if p_values.ndim != 1 or n == 0:
+        raise ValueError(f"p_values: got shape {tuple(p_values.shape)}, expected (n,) with n of at least 1")
+    ordered = p_values.sort().values
+    passes = ordered <= torch.arange(1, n + 1, device=p_values.device) * (fdr / n)
+    # The largest p-value that passes; -1, below all of them, if none does.
+    cut = torch.where(passes, ordered, -torch.ones_like(ordered)).amax()
+    return p_values <= cut
+
+
+def chi2_quantile(quantile: float, dof: int) -> float:
+    """The chi-square distribution's quantile, by bisection of its distribution function; inf at 1."""
+    check_fraction("quantile", quantile)
+    if quantile == 1.0:
+        return torch.inf
+    half = torch.tensor(0.5 * dof, dtype=torch.float64)
+
+    def below(x: float) -> float:
+        return float(torch.special.gammainc(half, torch.tensor(0.5 * x, dtype=torch.float64)))
+
+    low, high = 0.0, float(dof)
+    while below(high) < quantile:
+        low, high = high, 2.0 * high
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if below(middle) < quantile else (low, middle)
+    return 0.5 * (low + high)
