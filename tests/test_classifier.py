@@ -74,6 +74,9 @@ def test_backbones_own_normalisation_has_precedence():
     classifier = Classifier.build(backbone, num_classes=10, normalization=CIFAR10)
     torch.testing.assert_close(classifier.preprocess.mean, torch.tensor((0.1, 0.2, 0.3)))
     assert Classifier.build("cnn-small", num_classes=10).preprocess is None
+    backbone = SmallCNN()
+    backbone.normalization = nn.Identity()  # a layer of that name is no statistics
+    assert Classifier.build(backbone, num_classes=10).preprocess is None
 
 
 def test_state_dict_carries_everything():
@@ -117,6 +120,8 @@ def test_parts_that_do_not_fit_are_refused():
         Classifier(backbone, Linear(7, 3), nn.Linear(16, 8))
     with pytest.raises(ValueError, match="head: got 'gmm', expected one of aagmm, kmeans, linear"):
         Classifier.build(head="gmm", num_classes=3)
+    with pytest.raises(ValueError, match="normalization: got 3 values of mean, expected one for each of 1 channels"):
+        Classifier.build("cnn-small", num_classes=3, in_channels=1, normalization=CIFAR10)
     with pytest.raises(ValueError, match="num_classes: got 0"):
         Classifier.build(num_classes=0)
     with pytest.raises(ValueError, match=r"embedding_dim .*got -1"):

@@ -91,7 +91,7 @@ class Classifier(nn.Module):
             head_options: passed through to the head.
 
         Raises:
-            ValueError: if a name is unknown or a size out of range.
+            ValueError: if a name is unknown, a size out of range, or the statistics are not one of each a channel.
             ImportError: if the backbone needs packages that are not installed.
         """
         if head not in HEADS:
@@ -103,13 +103,8 @@ class Classifier(nn.Module):
         features = _size(network, "num_features")
         assert features is not None, "build_backbone sets it"
         projection = _linear(features, embedding_dim) if embedding_dim else None
-        statistics = getattr(network, "normalization", None) or normalization
-        return cls(
-            network,
-            HEADS[head](embedding_dim or features, num_classes, **(head_options or {})),
-            projection,
-            preprocess=None if statistics is None else Normalize(*statistics),
-        )
+        last = HEADS[head](embedding_dim or features, num_classes, **(head_options or {}))
+        return cls(network, last, projection, preprocess=_preprocess(network, normalization, in_channels))
 
     def embed(self, x: Tensor) -> Float[Tensor, "n D"]:
         """Embeddings z.
@@ -157,3 +152,17 @@ def _linear(in_features: int, out_features: int) -> nn.Linear:
     nn.init.xavier_normal_(projection.weight)
     nn.init.zeros_(projection.bias)
     return projection
+
+
+def _preprocess(backbone: nn.Module, dataset: Normalization | None, in_channels: int) -> Normalize | None:
+    own = getattr(backbone, "normalization", None)
+    # A user's module may call something else by that name, a layer for example.
+    statistics = own if isinstance(own, tuple | list) else dataset
+    if statistics is None:
+        return None
+    mean, std = statistics
+    if len(mean) != in_channels:
+        raise ValueError(
+            f"normalization: got {len(mean)} values of mean, expected one for each of {in_channels} channels"
+        )
+    return Normalize(mean, std)

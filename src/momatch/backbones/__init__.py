@@ -72,8 +72,9 @@ def build_backbone(
     known: dict[str, object] = {"in_channels": in_channels, "image_size": image_size}
     given = {key: value for key, value in known.items() if key in parameters(factory) and value is not None}
     backbone = call_factory(name, factory, given | options)
-    if not isinstance(backbone, Backbone):
+    if name not in BACKBONES:
         return check_backbone(name, backbone, in_channels, image_size)
+    assert isinstance(backbone, Backbone)
     if image_size is not None and min(image_size) < backbone.min_size:
         raise ValueError(
             f"backbone {name!r}: got images of {image_size[0]} x {image_size[1]} pixels, "

@@ -50,7 +50,7 @@ def call_factory(name: str, factory: Callable[..., object], options: Mapping[str
         ValueError: if the factory does not take these options, naming those that it takes.
     """
     try:
-        inspect.signature(factory).bind(**options)
+        _signature(factory).bind(**options)
     except TypeError as error:
         takes = ", ".join(parameters(factory)) or "none"
         raise ValueError(f"backbone {name!r}: got options {dict(options)}: {error}; it takes: {takes}") from error
@@ -60,7 +60,14 @@ def call_factory(name: str, factory: Callable[..., object], options: Mapping[str
 def parameters(factory: Callable[..., object]) -> tuple[str, ...]:
     """Names of the parameters that `factory` takes by keyword."""
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(key for key, value in inspect.signature(factory).parameters.items() if value.kind in by_keyword)
+    return tuple(key for key, value in _signature(factory).parameters.items() if value.kind in by_keyword)
+
+
+def _signature(factory: Callable[..., object]) -> inspect.Signature:
+    try:
+        return inspect.signature(factory)
+    except ValueError:  # some callables that are written in C have none: they check their arguments themselves
+        return inspect.signature(lambda **options: None)
 
 
 def check_backbone(name: str, backbone: object, in_channels: int, image_size: tuple[int, int] | None) -> nn.Module:
@@ -71,8 +78,8 @@ def check_backbone(name: str, backbone: object, in_channels: int, image_size: tu
     were; parameters that are created by the first input (lazy modules) are created by it.
 
     Raises:
-        ValueError: if it is no module, if the dry run fails or returns anything but (n, features), or if that differs
-            from what the module declares.
+        ValueError: if it is no module, if it is lazy and the image size is not known, if the dry run fails or returns
+            anything but (n, features), or if that differs from what the module declares.
     """
     if not isinstance(backbone, nn.Module):
         raise ValueError(f"backbone {name!r}: got a {type(backbone).__name__}, expected a torch.nn.Module")
@@ -80,6 +87,8 @@ def check_backbone(name: str, backbone: object, in_channels: int, image_size: tu
     if declared is not None and (isinstance(declared, bool) or not isinstance(declared, int) or declared < 1):
         raise ValueError(f"backbone {name!r}: it declares {declared!r} features, expected an integer of at least 1")
     if image_size is not None or declared is None:
+        if image_size is None and any(nn.parameter.is_lazy(parameter) for parameter in backbone.parameters()):
+            raise ValueError(f"backbone {name!r}: its first input decides its shape; give the image_size of the data")
         size = image_size or (_DRY_RUN_SIZE, _DRY_RUN_SIZE)
         returned = _dry_run(name, backbone, (2, in_channels, *size))
         if declared is not None and declared != returned:

@@ -16,6 +16,8 @@ from momatch.backbones.base import Backbone
 #: The weights were trained on (x - 127) / 128 of 0-255 pixels, not on the usual ImageNet statistics.
 _MEAN, _STD = 127 / 255, 128 / 255
 _RGB = 3
+#: The product of the strides: below it the last layers see padding.
+_SMALLEST = 32
 
 T = TypeVar("T", bound="EfficientNetLite0")
 
@@ -23,44 +25,44 @@ T = TypeVar("T", bound="EfficientNetLite0")
 class EfficientNetLite0(Backbone):
     """EfficientNet-Lite0 up to its global average pool: 1280 features, 3.4 M parameters.
 
-    It wants its own normalisation (`normalization`), whatever the dataset's statistics are. Its weights expect images of 224
-    pixels; small images are better enlarged with `resize_to` (bilinear, inside the network and so after augmentation, which
-    stays cheap; and an exported graph takes images of the data's own size). Gray images are fed as three equal channels.
-    Stochastic depth is off: it would make two passes over one view differ.
+    It wants its own normalisation (`normalization`), whatever the dataset's statistics are. Its weights know images of 224
+    pixels, so small ones are enlarged (bilinear) inside the network: augmentation before it stays cheap, and an exported
+    graph takes images of the data's own size. Gray images are fed as three equal channels. Stochastic depth is off: it would
+    make two passes over one view differ.
 
     Args:
         in_channels: 1 or 3.
         frozen: keep the weights: parameters ask for no gradient (so autograd records nothing and holds no activations
             unless the images ask for one), and batch norm stays in evaluation mode through ``train()``. False fine-tunes
             everything.
-        resize_to: side in pixels to which images are resized first; None takes them as they are. Multiples of 32 fit the
-            strides.
+        enlarge_to: images whose shorter side has fewer pixels are enlarged to it; None takes all images as they are.
+            Multiples of 32 fit the strides.
         pretrained: False starts from random weights, for a checkpoint that is loaded afterwards.
 
     Raises:
         ImportError: if the packages are missing, with the command that installs them.
-        ValueError: if `in_channels` or `resize_to` is out of range.
+        ValueError: if `in_channels` or `enlarge_to` is out of range.
     """
 
     num_features = 1280
     network: Any
 
     def __init__(
-        self, in_channels: int = 3, *, frozen: bool = True, resize_to: int | None = None, pretrained: bool = True
+        self, in_channels: int = 3, *, frozen: bool = True, enlarge_to: int | None = 96, pretrained: bool = True
     ) -> None:
         super().__init__()
         if in_channels not in (1, _RGB):
             raise ValueError(
                 f"in_channels: got {in_channels}, expected 1 (gray) or 3 (RGB): the weights are of RGB images"
             )
-        if resize_to is not None and resize_to < 32:
+        if enlarge_to is not None and enlarge_to < _SMALLEST:
             raise ValueError(
-                f"resize_to: got {resize_to}, expected at least 32 pixels, or None to take images as they are"
+                f"enlarge_to: got {enlarge_to}, expected at least {_SMALLEST} pixels, or None to take images as they are"
             )
         self.in_channels = in_channels
         self.normalization = ((_MEAN,) * in_channels, (_STD,) * in_channels)
-        self.resize_to = resize_to
-        self.min_size = 32 if resize_to is None else 1
+        self.enlarge_to = enlarge_to
+        self.min_size = _SMALLEST if enlarge_to is None else 8
         self.frozen = frozen
         self.network = _load_network(pretrained)
         if frozen:
@@ -84,11 +86,11 @@ class EfficientNetLite0(Backbone):
             ValueError: if `x` has another number of channels or is too small.
         """
         self._check_images(x)
-        if self.resize_to is not None and x.shape[2:] != (self.resize_to, self.resize_to):
-            side = (self.resize_to, self.resize_to)
-            x = F.interpolate(
-                x, side, mode="bilinear", align_corners=False, antialias=min(x.shape[2:]) > self.resize_to
-            )
+        height, width = x.shape[2:]
+        side = min(height, width)
+        if self.enlarge_to is not None and side < self.enlarge_to:
+            size = (height * self.enlarge_to // side, width * self.enlarge_to // side)
+            x = F.interpolate(x, size, mode="bilinear", align_corners=False)
         if self.in_channels == 1:
             x = x.expand(-1, _RGB, -1, -1)
         features: Tensor = self.network.extract_features(x).mean((2, 3))
