@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -60,7 +60,7 @@ class Groups:
 def check_clusters(
     z: Float[Tensor, "n D"],
     centers: Float[Tensor, "K D"],
-    assignment: Int[Tensor, " n"] | Float[Tensor, "n K"],
+    assignment: Integer[Tensor, " n"] | Float[Tensor, "n K"],
     variances: Float[Tensor, "K D"] | None,
 ) -> None:
     """Check the arguments that all constraints share.
@@ -92,7 +92,7 @@ def check_clusters(
 def group(
     z: Float[Tensor, "n D"],
     centers: Float[Tensor, "K D"],
-    assignment: Int[Tensor, " n"] | Float[Tensor, "n K"],
+    assignment: Integer[Tensor, " n"] | Float[Tensor, "n K"],
     variances: Float[Tensor, "K D"] | None = None,
     *,
     padded: bool = False,

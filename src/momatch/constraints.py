@@ -6,7 +6,7 @@ Both are called as `momatch.MomentConstraint` is, and weigh cluster k by n_k / n
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from momatch.clusters import Groups, check_clusters, group, pair_sum
@@ -59,7 +59,7 @@ class MMDConstraint(nn.Module):
         self,
         z: Float[Tensor, "n D"],
         centers: Float[Tensor, "K D"],
-        assignment: Int[Tensor, " n"] | Float[Tensor, "n K"],
+        assignment: Integer[Tensor, " n"] | Float[Tensor, "n K"],
         variances: Float[Tensor, "K D"] | None = None,
     ) -> Float[Tensor, ""]:
         """The loss of a batch; arguments and errors as for `momatch.MomentConstraint`."""
@@ -114,7 +114,7 @@ class KLConstraint(nn.Module):
         self,
         z: Float[Tensor, "n D"],
         centers: Float[Tensor, "K D"],
-        assignment: Int[Tensor, " n"] | Float[Tensor, "n K"],
+        assignment: Integer[Tensor, " n"] | Float[Tensor, "n K"],
         variances: Float[Tensor, "K D"] | None = None,
     ) -> Float[Tensor, ""]:
         """The loss of a batch; arguments and errors as for `momatch.MomentConstraint`."""

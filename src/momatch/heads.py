@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from momatch.gaussian import LOG_2PI, gaussian_log_density, mahalanobis_distance, unit_gaussian_log_density
@@ -106,7 +106,7 @@ class GaussianMixtureHead(nn.Module):
         return self.centers[labels] + noise * self.variances[labels].sqrt()
 
     @torch.no_grad()
-    def refit(self, z: Float[Tensor, "n D"], labels: Int[Tensor, " n"]) -> None:
+    def refit(self, z: Float[Tensor, "n D"], labels: Integer[Tensor, " n"]) -> None:
         """Set centers and variances to the mean and (biased) variance of each class, in closed form.
 
         A class without samples keeps its parameters; one with a single sample takes the variance pooled over all classes;

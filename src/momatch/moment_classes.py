@@ -5,41 +5,39 @@ of a class weigh alike, and so do all non-empty classes of an order.
 """
 
 from collections.abc import Sequence
-from math import factorial, perm, prod
 
 Partition = tuple[int, ...]
 
-#: The partitions of each order.
-PARTITIONS: dict[int, tuple[Partition, ...]] = {
-    1: ((1,),),
-    2: ((2,), (1, 1)),
-    3: ((3,), (2, 1), (1, 1, 1)),
-    4: ((4,), (3, 1), (2, 2), (2, 1, 1), (1, 1, 1, 1)),
-}
-MAX_ORDER = max(PARTITIONS)
+MAX_ORDER = 4
+
+#: In how many orders the indices of one monomial of the class can stand.
+ARRANGEMENTS: dict[Partition, int] = {
+    (1,): 1,
+    (2,): 1, (1, 1): 2,
+    (3,): 1, (2, 1): 3, (1, 1, 1): 6,
+    (4,): 1, (3, 1): 4, (2, 2): 6, (2, 1, 1): 12, (1, 1, 1, 1): 24,
+}  # fmt: skip
+
+#: The classes whose cells are not 0 under N(0, I), and what they are: (q - 1)!! multiplied over the multiplicities q.
+NORMAL_MOMENTS: dict[Partition, float] = {(2,): 1.0, (4,): 3.0, (2, 2): 1.0}
 
 
-def arrangements(partition: Partition) -> int:
-    """In how many orders the indices of one monomial can stand: p! / prod(q!)."""
-    return factorial(sum(partition)) // prod(factorial(q) for q in partition)
-
-
-def cell_count(partition: Partition, D: int) -> int:
-    """How many of the D^p cells are in the class; 0 if D has too few dimensions for it."""
-    alike = prod(factorial(partition.count(q)) for q in set(partition))
-    return arrangements(partition) * perm(D, len(partition)) // alike
-
-
-def normal_moment(partition: Partition) -> float:
-    """The cell's value for N(0, I): product of (q - 1)!! over the multiplicities, 0 if any of them is odd."""
-    return float(prod(0 if q % 2 else prod(range(1, q, 2)) for q in partition))
+def cell_counts(D: int) -> dict[Partition, int]:
+    """How many of the D^p cells are in each class; 0 where D has too few dimensions for it."""
+    pairs, triples = D * (D - 1), D * (D - 1) * (D - 2)
+    return {
+        (1,): D,
+        (2,): D, (1, 1): pairs,
+        (3,): D, (2, 1): 3 * pairs, (1, 1, 1): triples,
+        (4,): D, (3, 1): 4 * pairs, (2, 2): 3 * pairs, (2, 1, 1): 6 * triples, (1, 1, 1, 1): triples * (D - 3),
+    }  # fmt: skip
 
 
 def cell_weights(D: int, order: int, order_weights: Sequence[float]) -> dict[Partition, float]:
     """What one cell of each class weighs in the loss: w_p / (non-empty classes of order p) / (cells of the class)."""
     weights = {}
     for p in range(1, order + 1):
-        filled = [partition for partition in PARTITIONS[p] if cell_count(partition, D)]
-        for partition in filled:
-            weights[partition] = order_weights[p - 1] / len(filled) / cell_count(partition, D)
+        filled = {partition: cells for partition, cells in cell_counts(D).items() if sum(partition) == p and cells > 0}
+        for partition, cells in filled.items():
+            weights[partition] = order_weights[p - 1] / len(filled) / cells
     return weights

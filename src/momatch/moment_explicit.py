@@ -4,19 +4,17 @@ The D^p cells of a moment tensor hold only C(D + p - 1, p) different numbers (33
 as its indices can be arranged.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
-from itertools import combinations_with_replacement
 from math import comb
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from momatch.clusters import Groups
-from momatch.moment_classes import Partition, arrangements, cell_weights, normal_moment
+from momatch.moment_classes import ARRANGEMENTS, NORMAL_MOMENTS, Partition, cell_weights
 
 #: Monomials of this many samples at once: beyond, they are dropped and computed again in the backward pass.
 MONOMIALS_AT_ONCE = 1 << 21
@@ -32,8 +30,8 @@ class Monomials(NamedTuple):
         targets: its mean under N(0, I), (F,).
     """
 
-    parents: tuple[Int[Tensor, " F_p"], ...]
-    last: tuple[Int[Tensor, " F_p"], ...]
+    parents: tuple[Integer[Tensor, " F_p"], ...]
+    last: tuple[Integer[Tensor, " F_p"], ...]
     weights: Float[Tensor, " F"]
     targets: Float[Tensor, " F"]
 
@@ -52,7 +50,9 @@ def explicit_moment_loss(groups: Groups, order: int, order_weights: tuple[float,
         order_weights: what each order weighs.
     """
     u = groups.residuals
-    table = _monomials(u.shape[-1], order, order_weights, u.device, u.dtype)
+    # The compiler cannot see a cache; it takes the table in as a constant.
+    monomials = _build_monomials if torch.compiler.is_compiling() else _kept_monomials
+    table = monomials(u.shape[-1], order, order_weights, u.device, u.dtype)
     errors = (_mean_monomials(groups, table) - table.targets).square() @ table.weights  # (B, C)
     return (groups.shares * errors).sum()
 
@@ -84,17 +84,17 @@ def _build_monomials(
 ) -> Monomials:
     """The table for one setting, on the device."""
     of_class = cell_weights(D, order, order_weights)
-    parents, last, weights, targets = [], [], [], []
-    place: dict[tuple[int, ...], int] = {}
-    for p in range(1, order + 1):
-        monomials = list(combinations_with_replacement(range(D), p))
-        if p > 1:
-            parents.append(torch.tensor([place[indices[:-1]] for indices in monomials], device=device))
-            last.append(torch.tensor([indices[-1] for indices in monomials], device=device))
-        classes = [_partition(indices) for indices in monomials]
-        weights += [of_class[partition] * arrangements(partition) for partition in classes]
-        targets += [normal_moment(partition) for partition in classes]
-        place = {indices: i for i, indices in enumerate(monomials)}
+    monomials: list[tuple[int, ...]] = [(d,) for d in range(D)]
+    partitions = [_partition(indices) for indices in monomials]
+    parents, last = [], []
+    for _ in range(2, order + 1):
+        extended = [(place, d) for place, indices in enumerate(monomials) for d in range(indices[-1], D)]
+        monomials = [(*monomials[place], d) for place, d in extended]
+        partitions += [_partition(indices) for indices in monomials]
+        parents.append(torch.tensor([place for place, _ in extended], device=device))
+        last.append(torch.tensor([d for _, d in extended], device=device))
+    weights = [of_class[partition] * ARRANGEMENTS[partition] for partition in partitions]
+    targets = [NORMAL_MOMENTS.get(partition, 0.0) for partition in partitions]
     return Monomials(
         tuple(parents),
         tuple(last),
@@ -104,10 +104,10 @@ def _build_monomials(
 
 
 def _partition(indices: tuple[int, ...]) -> Partition:
-    return tuple(sorted((indices.count(i) for i in set(indices)), reverse=True))
+    """The multiplicities of a monomial's indices, which come sorted."""
+    counts = [indices.count(i) for place, i in enumerate(indices) if i not in indices[:place]]
+    return tuple(sorted(counts, reverse=True))
 
 
-# Kept between steps, because building it is slow and copying it to an accelerator would stall; a constant to the compiler.
-_monomials: Callable[[int, int, tuple[float, ...], torch.device, torch.dtype], Monomials] = (
-    torch.compiler.assume_constant_result(lru_cache(maxsize=64)(_build_monomials))
-)
+# Kept between steps: building it is slow, and copying it to an accelerator would stall.
+_kept_monomials = lru_cache(maxsize=64)(_build_monomials)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from momatch.clusters import Groups, check_clusters, group
@@ -79,7 +79,7 @@ class MomentConstraint(nn.Module):
         self,
         z: Float[Tensor, "n D"],
         centers: Float[Tensor, "K D"],
-        assignment: Int[Tensor, " n"] | Float[Tensor, "n K"],
+        assignment: Integer[Tensor, " n"] | Float[Tensor, "n K"],
         variances: Float[Tensor, "K D"] | None = None,
     ) -> Float[Tensor, ""]:
         """The loss of a batch, a scalar in float32 or better.

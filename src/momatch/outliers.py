@@ -4,7 +4,7 @@ A higher score means more outlying, everywhere.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -122,7 +122,7 @@ class OutlierDetector(nn.Module):
             scores = DISTANCES[self.score_name](head, z)
         return scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
-    def fit(self, z: Float[Tensor, "n D"]) -> Self:
+    def fit(self, z: Float[Tensor, "n D"]) -> "OutlierDetector":
         """Take the labelled embeddings' scores, from which percentile thresholds are read.
 
         Raises:
@@ -131,7 +131,7 @@ class OutlierDetector(nn.Module):
         self.threshold_scores = self.score(z)
         return self
 
-    def calibrate(self, z: Float[Tensor, "m D"]) -> Self:
+    def calibrate(self, z: Float[Tensor, "m D"]) -> "OutlierDetector":
         """Take the scores of held-out inliers, against which p-values are ranked.
 
         They must not have been trained on, or the p-values promise too much.

@@ -6,7 +6,7 @@ state.
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from momatch.validation import check_fraction, check_positive_int, is_readable
@@ -28,7 +28,7 @@ class FixMatchPolicy(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, posterior: Float[Tensor, "n K"], indices: Int[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
+        self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
         """Weight of each sample, 0 or 1; `indices` are not needed.
 
@@ -72,7 +72,7 @@ class FlexMatchPolicy(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, posterior: Float[Tensor, "n K"], indices: Int[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
+        self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
         """Weight of each sample, 0 or 1, by the beta of the steps before; then the memory takes this batch in.
 
@@ -128,7 +128,7 @@ class FreeMatchPolicy(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, posterior: Float[Tensor, "n K"], indices: Int[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
+        self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
         """Weight of each sample, 0 or 1; `indices` are not needed.
 
@@ -195,7 +195,7 @@ class SoftMatchPolicy(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, posterior: Float[Tensor, "n K"], indices: Int[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
+        self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
         """Weight of each sample, within 0 to 1; `indices` are not needed.
 

@@ -1,0 +1,128 @@
+"""What every benchmark shares: interleaved timing, peak memory, and a recorded result that says where it came from."""
+
+import gc
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+PACKAGES = ("torch", "numpy", "pillow", "scikit-learn")
+
+
+def environment() -> dict[str, object]:
+    """Hardware, versions and commit of this run."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": _cores(),
+        "load_before": round(_load(), 2),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def write_result(name: str, rows: Sequence[Mapping[str, object]], notes: str, **extra: object) -> None:
+    """Write results/NAME.json and results/NAME.md, and print the table."""
+    RESULTS.mkdir(exist_ok=True)
+    where = environment()
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    record = {"command": command, "environment": where, "notes": notes, **extra, "rows": list(rows)}
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    facts = " · ".join(f"{key} {value}" for key, value in where.items())
+    text = f"# {name}\n\n{notes}\n\n{_table(rows)}\n\n`{command}`\n\n{facts}\n"
+    for key, value in extra.items():
+        text += f"\n{key}: {value}\n"
+    (RESULTS / f"{name}.md").write_text(text)
+    print(text)
+
+
+def medians(
+    contenders: Mapping[str, Callable[[], object]], *, repeats: int = 15, warmup: int = 3, at_most: float = 20.0
+) -> dict[str, float]:
+    """Median seconds of each, taken in turns so that a busy moment hits all alike.
+
+    Args:
+        contenders: name -> what to time.
+        repeats: rounds.
+        warmup: untimed calls before.
+        at_most: stop after this many seconds, but not before three rounds.
+    """
+    for call in contenders.values():
+        for _ in range(warmup):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    begin = time.perf_counter()
+    for round_ in range(repeats):
+        if round_ >= 3 and time.perf_counter() - begin > at_most:
+            break
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_megabytes(call: Callable[[], object]) -> float:
+    """By how much `call` raises this process's resident memory at its peak (Linux)."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present
+    before = _status("VmRSS")
+    call()
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {key}")
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_cell(row.get(key, "")) for key in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _load() -> float:
+    return os.getloadavg()[0]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "../src", ".")
+    code_changed = any(not line.split()[-1].startswith("benchmarks/results") for line in changed.splitlines())
+    return git("rev-parse", "--short", "HEAD") + (" (modified)" if code_changed else "")

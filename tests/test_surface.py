@@ -1,0 +1,83 @@
+"""What a user touches first: the public names, and a command line that answers at once without torch."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import momatch
+
+ISSUED_NAMES = {
+    "AAGMM", "KMeans", "Linear", "log_posterior", "log_density",
+    "MomentConstraint", "MMDConstraint", "KLConstraint",
+    "OutlierDetector", "benjamini_hochberg",
+    "FixMatchPolicy", "FlexMatchPolicy", "FreeMatchPolicy", "SoftMatchPolicy",
+}  # fmt: skip
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+def fastest(*arguments: str) -> float:
+    """The least of five runs: the machine may be busy, the program may not be slow."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert run(*arguments).returncode == 0
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def test_public_names_import_and_are_listed():
+    assert set(momatch.__all__) >= ISSUED_NAMES
+    for name in momatch.__all__:
+        assert getattr(momatch, name).__name__ == name
+    assert set(dir(momatch)) >= set(momatch.__all__)
+
+
+def test_type_checker_sees_the_same_names():
+    source = Path(momatch.__file__).read_text()
+    declared = set(re.findall(r"import (\w+) as \1", source)) - {"__version__"}
+    assert declared == set(momatch.__all__)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = momatch.nothing
+
+
+def test_help_and_version_answer_in_under_a_second():
+    assert fastest("-m", "momatch", "--help") < 1.0
+    assert fastest("-m", "momatch", "--version") < 1.0
+
+
+def test_help_and_version_say_what_they_should():
+    shown = run("-m", "momatch", "--help")
+    assert shown.returncode == 0
+    assert "momatch" in shown.stdout
+    shown = run("-m", "momatch", "--version")
+    assert shown.stdout.strip() == f"momatch {momatch.__version__}"
+
+
+def test_command_line_does_not_import_torch():
+    code = (
+        "import sys, contextlib\n"
+        "from momatch.cli import main\n"
+        "for arguments in (['--help'], ['--version']):\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        main(arguments)\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules), 'a heavy module was imported'\n"
+    )
+    shown = run("-c", code)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_unknown_flag_fails_without_a_traceback():
+    shown = run("-m", "momatch", "--nonsense")
+    assert shown.returncode != 0
+    assert "nonsense" in shown.stderr
+    assert "Traceback" not in shown.stderr
