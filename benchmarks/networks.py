@@ -10,8 +10,8 @@ import statistics
 import time
 
 import torch
-from _record import write_result
 
+from _record import write_result
 from momatch.backbones import build_backbone
 
 THREADS = 2
