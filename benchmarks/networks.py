@@ -6,12 +6,11 @@ Takes a minute or two on two idle cores. The batch of 120 images is one small se
 weak and 56 strong views.
 """
 
-import statistics
-import time
+from functools import partial
 
 import torch
 
-from _record import write_result
+from _record import medians, write_result
 from momatch.backbones import build_backbone
 
 THREADS = 2
@@ -26,11 +25,9 @@ CASES = (
 )
 
 
-def seconds(network, images):
-    start = time.perf_counter()
+def step(network, images):
     network(images).square().mean().backward()
     network.zero_grad(set_to_none=True)
-    return time.perf_counter() - start
 
 
 def measure(name, n, channels, side):
@@ -39,30 +36,23 @@ def measure(name, n, channels, side):
     runs = {}
     for label, memory_format in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):
         network = build_backbone(name, channels).to(memory_format=memory_format)
-        runs[label] = (network, images.contiguous(memory_format=memory_format), [])
-    for step in range(WARM_UP + STEPS):
-        for network, batch, times in runs.values():
-            elapsed = seconds(network, batch)
-            if step >= WARM_UP:
-                times.append(elapsed)
-    medians = {label: statistics.median(times) for label, (_, _, times) in runs.items()}
+        runs[label] = partial(step, network, images.contiguous(memory_format=memory_format))
+    seconds = medians(runs, repeats=STEPS, warmup=WARM_UP)
     return {
         "network": name,
         "images": f"{n} x {channels} x {side} x {side}",
-        **{f"{label} (images/s)": round(n / median, 1) for label, median in medians.items()},
-        "channels_last is faster by": round(medians["contiguous"] / medians["channels_last"], 2),
-        "parameters": sum(parameter.numel() for parameter in runs["contiguous"][0].parameters()),
+        **{f"{label} (images/s)": round(n / median, 1) for label, median in seconds.items()},
+        "channels_last is faster by": round(seconds["contiguous"] / seconds["channels_last"], 2),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
     }
 
 
 def main():
     torch.set_num_threads(THREADS)
-    rows = [measure(*case) for case in CASES]
     write_result(
         "networks",
-        rows,
-        f"Forward and backward in training mode, float32, {THREADS} threads, median of {STEPS} steps after {WARM_UP}.",
-        command="python benchmarks/networks.py",
+        [measure(*case) for case in CASES],
+        f"Forward and backward in training mode, float32, {THREADS} threads, median of at most {STEPS} steps in turn.",
         seeds=[0],
     )
 
