@@ -1,0 +1,128 @@
+"""Networks of the user's own: found by ``package.module:factory``, checked before training starts."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: Side of the images of a dry run where the data's own size is not known.
+_DRY_RUN_SIZE = 32
+
+
+def import_factory(path: str) -> Callable[..., object]:
+    """Import the callable that ``package.module:factory`` names.
+
+    Raises:
+        ValueError: if there is no such module or attribute, or it cannot be called. An error inside of the module itself is not
+            caught: its traceback says more.
+    """
+    module_name, colon, attribute = path.partition(":")
+    if not (module_name and colon and attribute):
+        raise ValueError(f"backbone: got {path!r}, expected package.module:factory")
+    try:
+        found: object = import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Only the named module or a parent of it: a missing import *inside* of it is another problem.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(
+            f"backbone: got {path!r}, but there is no module {error.name!r}; "
+            "install the package or put its folder on PYTHONPATH"
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"backbone: got {path!r}, but {module_name!r} has no attribute {attribute!r}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise ValueError(
+            f"backbone: got {path!r}, which is a {type(found).__name__}, expected a callable that returns a module"
+        )
+    return found
+
+
+def call_factory(name: str, factory: Callable[..., object], options: Mapping[str, object]) -> object:
+    """Call `factory` with `options` after checking them against its signature.
+
+    Raises:
+        ValueError: if the factory does not take these options, naming those that it takes.
+    """
+    try:
+        _signature(factory).bind(**options)
+    except TypeError as error:
+        takes = ", ".join(parameters(factory)) or "none"
+        raise ValueError(f"backbone {name!r}: got options {dict(options)}: {error}; it takes: {takes}") from error
+    return factory(**options)
+
+
+def parameters(factory: Callable[..., object]) -> tuple[str, ...]:
+    """Names of the parameters that `factory` takes by keyword."""
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(key for key, value in _signature(factory).parameters.items() if value.kind in by_keyword)
+
+
+def _signature(factory: Callable[..., object]) -> inspect.Signature:
+    try:
+        return inspect.signature(factory)
+    except ValueError:  # some callables that are written in C have none: they check their arguments themselves
+        return inspect.signature(lambda **options: None)
+
+
+def check_backbone(name: str, backbone: object, in_channels: int, image_size: tuple[int, int] | None) -> nn.Module:
+    """Return a user's `backbone` with `num_features` set.
+
+    The number comes from its attribute `num_features` or `feature_dim`, and from a dry run where the image size is known or
+    nothing is declared. The dry run is in evaluation mode and without gradient, and leaves modes and running statistics as they
+    were; parameters that are created by the first input (lazy modules) are created by it.
+
+    Raises:
+        ValueError: if it is no module, if it is lazy and the image size is not known, if the dry run fails or returns
+            anything but (n, features), or if that differs from what the module declares.
+    """
+    if not isinstance(backbone, nn.Module):
+        raise ValueError(f"backbone {name!r}: got a {type(backbone).__name__}, expected a torch.nn.Module")
+    declared: Any = getattr(backbone, "num_features", getattr(backbone, "feature_dim", None))
+    if declared is not None and (isinstance(declared, bool) or not isinstance(declared, int) or declared < 1):
+        raise ValueError(f"backbone {name!r}: it declares {declared!r} features, expected an integer of at least 1")
+    if image_size is not None or declared is None:
+        if image_size is None and any(nn.parameter.is_lazy(parameter) for parameter in backbone.parameters()):
+            raise ValueError(f"backbone {name!r}: its first input decides its shape; give the image_size of the data")
+        size = image_size or (_DRY_RUN_SIZE, _DRY_RUN_SIZE)
+        returned = _dry_run(name, backbone, (2, in_channels, *size))
+        if declared is not None and declared != returned:
+            raise ValueError(
+                f"backbone {name!r}: it declares {declared} features and returns {returned}; "
+                "return the features and not the classes (drop its last layer)"
+            )
+        declared = returned
+    if not hasattr(backbone, "num_features"):
+        backbone.num_features = declared
+    return backbone
+
+
+def _dry_run(name: str, backbone: nn.Module, shape: tuple[int, int, int, int]) -> int:
+    modes = {module: module.training for module in backbone.modules()}
+    parameter = next((value for value in backbone.parameters() if not nn.parameter.is_lazy(value)), torch.empty(0))
+    images = torch.zeros(shape, device=parameter.device, dtype=parameter.dtype)
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            features = backbone(images)
+    except Exception as error:
+        raise ValueError(
+            f"backbone {name!r}: a dry run on images of shape {shape} failed with {type(error).__name__}: {error}; "
+            "it must take (n, C, H, W); give the in_channels and image_size of the data"
+        ) from error
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    if not isinstance(features, Tensor):
+        raise ValueError(f"backbone {name!r}: it returned a {type(features).__name__}, expected a tensor (n, features)")
+    if features.ndim != 2 or features.shape[0] != shape[0] or features.shape[1] == 0:
+        raise ValueError(
+            f"backbone {name!r}: it returned shape {tuple(features.shape)} for {shape[0]} images, "
+            f"expected ({shape[0]}, features); pool over the pixels and flatten"
+        )
+    return features.shape[1]
