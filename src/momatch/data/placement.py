@@ -66,8 +66,7 @@ class StreamedImages:
 
     def __init__(self, images: ImageRows, sampler: EpochSampler, device: torch.device) -> None:
         self._images, self._sampler, self._device = images, sampler, device
-        # torch.cuda.Stream is not annotated in torch 2.
-        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="momatch-batches")
         self._ahead: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
 
