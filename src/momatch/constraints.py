@@ -46,8 +46,8 @@ class MMDConstraint(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if not bandwidths or not all(bandwidth > 0 for bandwidth in bandwidths):
-            raise ValueError(f"bandwidths: got {bandwidths!r}, expected one or more positive numbers")
+        if not bandwidths or not all(0 < bandwidth < torch.inf for bandwidth in bandwidths):
+            raise ValueError(f"bandwidths: got {bandwidths!r}, expected one or more positive, finite numbers")
         if samples < 0:
             raise ValueError(f"samples: got {samples!r}, expected 0 (closed form) or a positive number of draws")
         self.bandwidths = tuple(float(bandwidth) for bandwidth in bandwidths)

@@ -93,8 +93,8 @@ class OutlierDetector(nn.Module):
         self._head = (head,)
         self.score_name = score
         self.threshold = threshold
-        self.percentile = 100.0 * check_fraction("percentile / 100", percentile / 100.0)
-        self.percentile_end = 100.0 * check_fraction("percentile_end / 100", percentile_end / 100.0)
+        self.percentile = _check_percentile("percentile", percentile)
+        self.percentile_end = _check_percentile("percentile_end", percentile_end)
         self.quantile = check_fraction("quantile", quantile)
         parameter = next(head.parameters())
         chi2 = chi2_quantile(self.quantile, head.embedding_dim)
@@ -220,7 +220,9 @@ def benjamini_hochberg(p_values: Float[Tensor, " n"], fdr: float) -> Bool[Tensor
     if p_values.ndim != 1 or n == 0:
         raise ValueError(f"p_values: got shape {tuple(p_values.shape)}, expected (n,) with n of at least 1")
     ordered = p_values.sort().values
-    passes = ordered <= torch.arange(1, n + 1, device=p_values.device) * (fdr / n)
+    # Taken in float64 and rounded once: conformal p-values often meet their bound exactly, and must not miss it by a digit.
+    bounds = (torch.arange(1, n + 1, dtype=torch.float64) * fdr / n).to(p_values)
+    passes = ordered <= bounds
     # The largest p-value that passes; -1, below all of them, if none does.
     cut = torch.where(passes, ordered, -torch.ones_like(ordered)).amax()
     return p_values <= cut
@@ -243,3 +245,9 @@ def chi2_quantile(quantile: float, dof: int) -> float:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if below(middle) < quantile else (low, middle)
     return 0.5 * (low + high)
+
+
+def _check_percentile(name: str, value: float) -> float:
+    if not 0.0 <= value <= 100.0:
+        raise ValueError(f"{name}: got {value!r}, expected a number from 0 to 100")
+    return float(value)

@@ -156,7 +156,9 @@ class FreeMatchPolicy(nn.Module):
         Raises:
             ValueError: if shapes do not fit or the batch is empty.
         """
-        strong_posterior, counted = _prepare(strong_posterior, weight, weight <= 0, num_classes=self.num_classes)
+        strong_posterior, counted = _prepare(
+            strong_posterior, weight, weight <= 0, num_classes=self.num_classes, name="weight"
+        )
         mean = _mean(strong_posterior, counted)
         histogram = _mean(_one_hot(strong_posterior.argmax(-1), strong_posterior), counted)
         seen = histogram > 0
@@ -164,8 +166,9 @@ class FreeMatchPolicy(nn.Module):
         # The gradient must not see log 0 either, hence the inner where.
         ratio = torch.where(seen, mean, 1.0) / safe
         log_ratio = torch.where(seen, ratio.log() - torch.where(seen, ratio, 0.0).sum().clamp_min(1e-30).log(), 0.0)
-        # A class not predicted for very long has an average that underflows to 0.
-        target = torch.where(self.mean_histogram > 0, self.mean_posterior / self.mean_histogram, 0.0)
+        # A class not predicted for very long has an average so small that the ratio would overflow.
+        known = self.mean_histogram >= torch.finfo(self.mean_histogram.dtype).tiny
+        target = torch.where(known, self.mean_posterior / self.mean_histogram, 0.0)
         return ((target / target.sum()) * log_ratio).sum()
 
 
@@ -204,14 +207,16 @@ class SoftMatchPolicy(nn.Module):
         """
         posterior, keep = _prepare(posterior, indices, exclude, num_classes=self.num_classes)
         _average(self.mean_posterior, _mean(posterior, keep), keep, self.momentum)
-        aligned = posterior / self.mean_posterior
-        confidence = (aligned / aligned.sum(-1, keepdim=True)).amax(-1)
+        # Three numbers may reach 0: the average of a class never seen, the sum of a row that takes no part, the variance.
+        tiny = torch.finfo(self.mean.dtype).tiny
+        aligned = posterior / self.mean_posterior.clamp_min(tiny)
+        confidence = (aligned / aligned.sum(-1, keepdim=True).clamp_min(tiny)).amax(-1)
         mean = _mean(confidence, keep)
         squares = ((confidence - mean).square() * keep).sum()
         _average(self.mean, mean, keep, self.momentum)
         _average(self.variance, squares / (keep.sum() - 1).clamp_min(1), keep, self.momentum)
         shortfall = (confidence - self.mean).clamp_max(0.0)
-        return keep * torch.exp(-2.0 * shortfall.square() / self.variance)
+        return keep * torch.exp(-2.0 * shortfall.square() / self.variance.clamp_min(tiny))
 
 
 POLICIES: dict[str, type[FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy]] = {
@@ -229,6 +234,7 @@ def _prepare(
     *,
     num_classes: int | None = None,
     num_samples: int | None = None,
+    name: str = "indices",
 ) -> tuple[Float[Tensor, "n K"], Float[Tensor, " n"]]:
     """Check the arguments of a policy; returns the posterior in float32 or better, and 1 for the samples that take part.
 
@@ -248,9 +254,9 @@ def _prepare(
     if not posterior.is_floating_point():
         raise ValueError(f"posterior: got dtype {posterior.dtype}, expected probabilities in floating point")
     if per_sample.shape != (n,):
-        raise ValueError(
-            f"indices or weight: got shape {tuple(per_sample.shape)}, expected ({n},), one for each posterior"
-        )
+        raise ValueError(f"{name}: got shape {tuple(per_sample.shape)}, expected ({n},), one for each posterior")
+    if name == "indices" and (per_sample.is_floating_point() or per_sample.dtype == torch.bool):
+        raise ValueError(f"indices: got dtype {per_sample.dtype}, expected places in the unlabelled pool, integers")
     if exclude is not None and (exclude.shape != (n,) or exclude.dtype != torch.bool):
         raise ValueError(f"exclude: got shape {tuple(exclude.shape)} and dtype {exclude.dtype}, expected ({n},) bool")
     if num_samples is not None and is_readable(per_sample):
@@ -271,7 +277,8 @@ def _one_hot(labels: Tensor, posterior: Tensor) -> Tensor:
 
 def _mean(values: Tensor, keep: Tensor) -> Tensor:
     """The mean over the samples that take part; 0 if there are none."""
-    return (keep @ values) / keep.sum().clamp_min(1)
+    # No matrix product: autocast would take it in half precision.
+    return (values * keep.view(-1, *[1] * (values.ndim - 1))).sum(0) / keep.sum().clamp_min(1)
 
 
 def _average(state: Tensor, new: Tensor, keep: Tensor, momentum: float) -> None:
