@@ -80,6 +80,10 @@ class MMDConstraint(nn.Module):
             means = groups.mean(cross.unsqueeze(-1)).squeeze(-1)  # (B, C)
             return among_samples + (groups.shares * (among_target - 2.0 * means)).sum()
 
+    def extra_repr(self) -> str:
+        """The arguments, for ``repr``."""
+        return f"bandwidths={self.bandwidths}, samples={self.samples}, whiten={self.whiten}"
+
     def _widths(self, D: int, like: Tensor) -> Float[Tensor, " S"]:
         """s^2 for each kernel; filled in on the device, because a copy to it would stall an accelerator."""
         # The median of chi-square with D degrees of freedom, by Wilson and Hilferty; |g - g'|^2 is twice that.
@@ -126,6 +130,10 @@ class KLConstraint(nn.Module):
             spread = groups.divide_by_totals((weights.unsqueeze(-1) * deviations.square()).sum(1))
             divergence = 0.5 * (spread + means.square() - 1.0 - spread.clamp_min(self.floor).log()).sum(-1)
             return (groups.shares * divergence).sum()
+
+    def extra_repr(self) -> str:
+        """The arguments, for ``repr``."""
+        return f"whiten={self.whiten}, floor={self.floor}"
 
 
 def _groups(

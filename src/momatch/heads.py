@@ -119,7 +119,7 @@ class GaussianMixtureHead(nn.Module):
         check_labels(labels, len(z), self.num_classes, name="labels")
         if is_readable(z) and not bool(z.isfinite().all()):
             raise ValueError("z: got non-finite embeddings, expected finite ones; leave the diverged samples out")
-        labels, z = labels.long(), z.double()
+        labels, z = labels.long(), z.float() if z.device.type == "mps" else z.double()  # mps has no float64
         counts = z.new_zeros(self.num_classes).index_add(0, labels, z.new_ones(len(z)))  # (K,)
         sums = z.new_zeros(self.num_classes, self.embedding_dim).index_add(0, labels, z)
         means = sums / counts.clamp_min(1).unsqueeze(1)  # (K, D)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from momatch.heads import AAGMM, KMeans, Linear, log_density
-from momatch.validation import check_embeddings, check_fraction
+from momatch.validation import check_embeddings, check_fraction, is_readable
 
 Score = Literal["nearest", "assigned", "farthest", "density"]
 Threshold = Literal["percentile", "annealed", "chi2"]
@@ -126,9 +126,15 @@ class OutlierDetector(nn.Module):
         """Take the labelled embeddings' scores, from which percentile thresholds are read.
 
         Raises:
-            ValueError: if `z` is not (n, D) with n of at least 1.
+            ValueError: if `z` is not (n, D) with n of at least 1, or has scores that are not finite (seen on the CPU only).
         """
-        self.threshold_scores = self.score(z)
+        scores = self.score(z)
+        if is_readable(scores) and not bool(scores.isfinite().all()):
+            bad = int((~scores.isfinite()).sum())
+            raise ValueError(
+                f"z: got {bad} embeddings without a finite score, expected none; leave the diverged ones out"
+            )
+        self.threshold_scores = scores
         return self
 
     def calibrate(self, z: Float[Tensor, "m D"]) -> "OutlierDetector":
