@@ -74,8 +74,8 @@ def test_luma_equals_pillow(photos):
 
 
 def test_the_rounded_mean_of_sharpness_is_exact():
-    doubled = 2 * torch.arange(13 * 255 + 1) + 13
-    assert torch.equal((doubled.int() * 40330) >> 20, (doubled // 26).int())
+    weighted = torch.arange(13 * 255 + 1, dtype=torch.int32)
+    assert torch.equal((weighted * 80660 + 524290) >> 20, (2 * weighted + 13) // 26)
 
 
 @settings(deadline=None, max_examples=40)

@@ -129,6 +129,15 @@ def test_ranges_flips_and_operations_are_drawn_evenly():
     assert (kept[:, 0, 0, 10] < kept[:, 0, 0, 20]).all()
 
 
+def test_a_view_can_be_trained_on():
+    """The CPU path works in inference mode inside; what it returns must be an ordinary tensor."""
+    view = StrongAugment(cutout=0.0)(random_images(8), seed=0, step=0)
+    assert not view.is_inference()
+    weight = torch.ones(3, requires_grad=True)
+    (view.float() * weight[:, None, None]).sum().backward()
+    assert weight.grad is not None
+
+
 def test_options_choose_what_is_done():
     images = random_images(64)
     weak = WeakAugment()(images, seed=0, step=0)

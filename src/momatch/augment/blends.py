@@ -8,13 +8,14 @@ Magnitudes (one factor a sample) are therefore in 16.16 fixed point.
 import torch
 from jaxtyping import Int32, Int64, UInt8
 from torch import Tensor
+from torch.nn.functional import pad
 
 from momatch.augment.levels import ONE
 
 
 def brightness(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
     """Blend with black."""
-    return (images.int().mul_(_column(magnitude)) >> 16).to(torch.uint8)
+    return images.int().mul_(_column(magnitude)).bitwise_right_shift_(16).to(torch.uint8)
 
 
 def contrast(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
@@ -22,13 +23,13 @@ def contrast(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -
     pixels = images.shape[2] * images.shape[3]
     mean = (2 * luma(images).sum((1, 2, 3)) + pixels) // (2 * pixels)
     plain = _column(mean * (ONE - magnitude))
-    return (images.int().mul_(_column(magnitude)).add_(plain) >> 16).to(torch.uint8)
+    return images.int().mul_(_column(magnitude)).add_(plain).bitwise_right_shift_(16).to(torch.uint8)
 
 
 def color(images: UInt8[Tensor, "n 3 H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n 3 H W"]:
     """Blend with the gray image."""
     plain = luma(images).mul_(_column(ONE - magnitude))
-    return (images.int().mul_(_column(magnitude)).add_(plain) >> 16).to(torch.uint8)
+    return images.int().mul_(_column(magnitude)).add_(plain).bitwise_right_shift_(16).to(torch.uint8)
 
 
 def sharpness(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
@@ -40,20 +41,19 @@ def sharpness(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) 
     height, width = images.shape[2:]
     if min(height, width) < 3:
         return images.clone()
-    # Neighbours are found by shifting the whole batch as one line: long contiguous sums beat short rows on CPUs.
-    # What wraps around an edge lands in a border pixel and is not used.
-    line = images.flatten().short()  # the weighted sum is at most 13 * 255
-    across = line[:-2] + line[1:-1] + line[2:]
-    box = across[: -2 * width] + across[width:-width] + across[2 * width :]
+    # Neighbours are found by shifting the whole batch as one line: long contiguous sums beat short rows on CPUs. What wraps
+    # around an edge lands in a border pixel, and those get weight 0.
+    levels = images.int()
+    line = levels.flatten()
+    across = (line[:-2] + line[1:-1]).add_(line[2:])
+    weighted = (across[: -2 * width] + across[width:-width]).add_(across[2 * width :])
     center = line[width + 1 : -width - 1]
-    # floor((2 w + 13) / 26), the rounded mean, as a product and a shift: integer division is not vectorised on CPUs.
-    # Exact for every possible w (tested exhaustively).
-    difference = torch.zeros(len(line), dtype=torch.int32, device=images.device)
-    difference[width + 1 : -width - 1] = ((box + 4 * center).mul_(2).add_(13).int().mul_(40330) >> 20) - center
-    step = difference.view(images.shape)[:, :, 1:-1, 1:-1] * _column(ONE - magnitude) >> 16
-    sharp = images.clone()
-    sharp[:, :, 1:-1, 1:-1] += step.to(torch.uint8)  # a negative step wraps around, and so does the sum
-    return sharp
+    # The mean w / 13, rounded, is floor((2 w + 13) / 26); as a product and a shift, because integer division is not vectorised
+    # on CPUs. Exact for every possible w (tested exhaustively).
+    smooth = weighted.add_(center, alpha=4).mul_(80660).add_(524290).bitwise_right_shift_(20)
+    difference = pad(smooth.sub_(center), (width + 1, width + 1)).view(images.shape)
+    weight = pad(_column(ONE - magnitude).expand(-1, 1, height - 2, width - 2), (1, 1, 1, 1))
+    return difference.mul_(weight).bitwise_right_shift_(16).add_(levels).to(torch.uint8)
 
 
 def luma(images: UInt8[Tensor, "n C H W"]) -> Int32[Tensor, "n 1 H W"]:
@@ -61,7 +61,7 @@ def luma(images: UInt8[Tensor, "n C H W"]) -> Int32[Tensor, "n 1 H W"]:
     if images.shape[1] == 1:
         return images.int()
     red, green, blue = images.int().chunk(3, dim=1)
-    return (red * 19595).add_(green, alpha=38470).add_(blue, alpha=7471).add_(0x8000) >> 16
+    return (red * 19595).add_(green, alpha=38470).add_(blue, alpha=7471).add_(0x8000).bitwise_right_shift_(16)
 
 
 def _column(values: Int64[Tensor, " n"]) -> Int32[Tensor, "n 1 1 1"]:

@@ -6,6 +6,8 @@ around, so the numbers are the same on every device and in every process, need n
 A `torch.Generator` gives none of that: its numbers differ between CPU and CUDA and depend on everything drawn before.
 """
 
+import functools
+
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -51,9 +53,15 @@ def draw(
     return _shift_right(words, 32)
 
 
-def below(draws: Int64[Tensor, "*shape"], count: int) -> Int64[Tensor, "*shape"]:
+def below(draws: Int64[Tensor, "*shape"], count: int | Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
     """Turn draws in [0, 2^32) into integers in [0, count), count up to 2^31."""
     return (draws * count) >> 32
+
+
+@functools.cache
+def constant(values: tuple[int, ...] | tuple[tuple[int, ...], ...], device: torch.device) -> Int64[Tensor, "..."]:
+    """A small table of integers on `device`, copied there once: a copy in every step would make an accelerator wait."""
+    return torch.tensor(values, device=device)
 
 
 def _mix_word(word: int) -> int:

@@ -13,10 +13,8 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-from momatch.augment.draws import below
+from momatch.augment.draws import below, constant
 from momatch.augment.levels import ONE
-
-HALF = ONE // 2
 
 
 def crop_flip(
@@ -72,62 +70,51 @@ def warp(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UI
     x = torch.arange(width, device=images.device, dtype=torch.int32)
     y = torch.arange(height, device=images.device, dtype=torch.int32)[:, None]
     # A black frame of one pixel takes every coordinate outside the image, so no second pass has to blank them.
-    column = ((a * x) + (b * y + c)).bitwise_right_shift_(16).clamp_(-1, width)
-    row = ((d * x) + (e * y + f)).bitwise_right_shift_(16).clamp_(-1, height)
-    index = row.add_(1).mul_(width + 2).add_(column).add_(1)
+    column = ((a * x) + (b * y + (c + ONE))).bitwise_right_shift_(16).clamp_(0, width + 1)
+    row = ((d * x) + (e * y + (f + ONE))).bitwise_right_shift_(16).clamp_(0, height + 1)
+    index = row.mul_(width + 2).add_(column)
     return _pick(pad(images, (1, 1, 1, 1)), index.long())
 
 
-def identity_matrix(device: torch.device) -> Int64[Tensor, "1 6"]:
-    """The map that leaves each pixel in its place."""
-    zero = torch.zeros(1, dtype=torch.int64, device=device)
-    return _matrix(zero + ONE, zero, zero + HALF, zero, zero + ONE, zero + HALF)
+def affine_matrices(
+    operation: Int64[Tensor, "n k"], magnitude: Int64[Tensor, "n k"], names: Sequence[str], height: int, width: int
+) -> Int64[Tensor, "n k 6"]:
+    """What `warp` takes, for each operation: rotation around the center, shear from the top left corner, translation.
+
+    Args:
+        operation: index into `names`; an operation that is not affine gets the identity.
+        magnitude: 16.16 fixed point: degrees counter-clockwise, shear, or fraction of the size.
+        names: the operations in use.
+        height: of the images.
+        width: of the images.
+    """
+    # Shear and translation are linear in the magnitude. Rows of 2 d(matrix) / d(magnitude): doubled, because the center of
+    # a pixel, which the map of corners is moved to, adds half a shear.
+    slopes = {
+        "shear_x": (0, 2, 1, 0, 0, 0),
+        "shear_y": (0, 0, 0, 2, 0, 1),
+        "translate_x": (0, 0, 2 * width, 0, 0, 0),
+        "translate_y": (0, 0, 0, 0, 0, 2 * height),
+    }
+    slope = constant(tuple(slopes.get(name, (0,) * 6) for name in names), operation.device)[operation]
+    identity = constant((2 * ONE, 0, ONE, 0, 2 * ONE, ONE), operation.device)
+    matrices = (slope * magnitude[..., None] + identity + 1) >> 1  # halves are rounded up
+    if "rotate" not in names:
+        return matrices
+    turned = (operation == names.index("rotate"))[..., None]
+    return torch.where(turned, _rotation(magnitude, height, width), matrices)
 
 
-def rotate(magnitude: Int64[Tensor, " n"], height: int, width: int) -> Int64[Tensor, "n 6"]:
-    """Turn by `magnitude` degrees counter-clockwise around the image's center."""
+def _rotation(degrees: Int64[Tensor, "n k"], height: int, width: int) -> Int64[Tensor, "n k 6"]:
     # Apple's MPS has no float64: there a pixel at the edge between two sources may fall to the other one.
-    real = torch.float32 if magnitude.device.type == "mps" else torch.float64
-    angle = magnitude.to(real) * (-math.pi / 180 / ONE)
+    real = torch.float32 if degrees.device.type == "mps" else torch.float64
+    angle = degrees.to(real) * (-math.pi / 180 / ONE)
     cos, sin = angle.cos(), angle.sin()
     center_x, center_y = width / 2, height / 2
     shift_x = cos * (0.5 - center_x) + sin * (0.5 - center_y) + center_x
     shift_y = sin * (center_x - 0.5) + cos * (0.5 - center_y) + center_y
-    entries = torch.stack((cos, sin, shift_x, -sin, cos, shift_y), dim=1)
+    entries = torch.stack((cos, sin, shift_x, -sin, cos, shift_y), dim=-1)
     return (entries * ONE + 0.5).floor().long()
-
-
-def shear_x(magnitude: Int64[Tensor, " n"], height: int, width: int) -> Int64[Tensor, "n 6"]:
-    """Shift each row by `magnitude` times its distance from the top."""
-    zero = torch.zeros_like(magnitude)
-    return _matrix(zero + ONE, magnitude, _round_half(ONE + magnitude), zero, zero + ONE, zero + HALF)
-
-
-def shear_y(magnitude: Int64[Tensor, " n"], height: int, width: int) -> Int64[Tensor, "n 6"]:
-    """Shift each column by `magnitude` times its distance from the left."""
-    zero = torch.zeros_like(magnitude)
-    return _matrix(zero + ONE, zero, zero + HALF, magnitude, zero + ONE, _round_half(ONE + magnitude))
-
-
-def translate_x(magnitude: Int64[Tensor, " n"], height: int, width: int) -> Int64[Tensor, "n 6"]:
-    """Shift to the left by `magnitude` of the width."""
-    zero = torch.zeros_like(magnitude)
-    return _matrix(zero + ONE, zero, magnitude * width + HALF, zero, zero + ONE, zero + HALF)
-
-
-def translate_y(magnitude: Int64[Tensor, " n"], height: int, width: int) -> Int64[Tensor, "n 6"]:
-    """Shift upwards by `magnitude` of the height."""
-    zero = torch.zeros_like(magnitude)
-    return _matrix(zero + ONE, zero, zero + HALF, zero, zero + ONE, magnitude * height + HALF)
-
-
-def _matrix(*entries: Int64[Tensor, " n"]) -> Int64[Tensor, "n 6"]:
-    return torch.stack(entries, dim=1)
-
-
-def _round_half(double: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """Half of a fixed-point number, halves up: the entry that moves from pixel corners to pixel centers."""
-    return (double + 1) >> 1
 
 
 def cutout(

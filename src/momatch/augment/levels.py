@@ -16,9 +16,9 @@ def autocontrast(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"
     """Stretch each channel from its darkest and brightest level to 0..255; a channel of one level stays."""
     # Pillow truncates a float64 product. Apple's MPS has no float64: there a level may come out one apart.
     real = torch.float32 if images.device.type == "mps" else torch.float64
-    # Not on the bytes: compiled for the CPU by torch 2.13, the minimum of uint8 comes out wrong.
-    wide = images.int()
-    low, high = wide.amin((2, 3), keepdim=True).to(real), wide.amax((2, 3), keepdim=True).to(real)  # (n, C, 1, 1)
+    # The minimum as the maximum of the negative: compiled for the CPU by torch 2.13, the minimum of bytes comes out wrong.
+    low = (~(~images).amax((2, 3), keepdim=True)).to(real)  # (n, C, 1, 1)
+    high = images.amax((2, 3), keepdim=True).to(real)
     flat = high == low
     # Not `255.0 / span`: torch evaluates that as 255 times the reciprocal, which rounds twice.
     scale = torch.where(flat, 1.0, torch.full_like(low, 255.0).div_(high - low))
@@ -32,7 +32,7 @@ def equalize(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -
     flat = images.flatten(2).long()  # (n, C, HW)
     ones = torch.ones_like(flat, dtype=torch.int32)  # in memory: scattering an expanded 1 takes three times as long
     counts = torch.zeros(n, channels, 256, dtype=torch.int32, device=images.device).scatter_add_(2, flat, ones)
-    brightest = counts.gather(2, flat.amax(2, keepdim=True))  # pixels at the highest level in use
+    brightest = counts.gather(2, images.flatten(2).amax(2, keepdim=True).long())  # pixels at the highest level in use
     step = (height * width - brightest) // 255
     darker = counts.cumsum(2, dtype=torch.int32) - counts  # pixels darker than each level
     table = ((step // 2 + darker) // step.clamp(min=1)).clamp_(max=255)
@@ -49,5 +49,7 @@ def posterize(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) 
 
 def solarize(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
     """Invert the levels from the threshold `magnitude` upwards."""
-    threshold = ((magnitude + ONE - 1) >> 16).short()[:, None, None, None]  # 256 is possible, so not a byte
-    return images ^ (images.short() >= threshold).to(torch.uint8).mul_(255)
+    threshold = ((magnitude + ONE - 1) >> 16).short()[:, None, None, None]
+    # The sign bit, spread over the number, is the mask of the levels that stay: on CPUs faster than a comparison and a select.
+    below = images.short().sub_(threshold).bitwise_right_shift_(15).to(torch.uint8)
+    return images ^ ~below

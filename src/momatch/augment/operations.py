@@ -12,7 +12,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from momatch.augment import blends, geometry, levels
-from momatch.augment.draws import below
+from momatch.augment.draws import below, constant
 from momatch.augment.levels import ONE
 from momatch.validation import is_readable
 
@@ -27,14 +27,8 @@ PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "color": blends.color,
     "sharpness": blends.sharpness,
 }
-#: Operations on places: (magnitude, height, width) -> one affine map a sample. They share one gather.
-MATRICES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
-    "rotate": geometry.rotate,
-    "shear_x": geometry.shear_x,
-    "shear_y": geometry.shear_y,
-    "translate_x": geometry.translate_x,
-    "translate_y": geometry.translate_y,
-}
+#: Operations on places: affine maps, which share one gather.
+AFFINE = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 #: Lowest and highest magnitude; an operation without one ignores it. The bits of posterize are truncated: 4, 5, 6 or 7.
 RANGES: dict[str, tuple[float, float]] = {
     "autocontrast": (0, 0),
@@ -69,12 +63,11 @@ def draw_magnitude(
     Returns:
         int64, (n, k).
     """
-    magnitude = torch.zeros_like(draws)
-    for i, name in enumerate(names):
-        low, high = (round(bound * ONE) for bound in RANGES[name])
-        if low < high:
-            magnitude = torch.where(operation == i, below(draws, high - low) + low, magnitude)
-    return magnitude
+    bounds = constant(
+        tuple((round(low * ONE), round(high * ONE)) for low, high in (RANGES[name] for name in names)), draws.device
+    )
+    low, high = bounds[operation].unbind(-1)
+    return low + below(draws, high - low)
 
 
 def apply(
@@ -98,25 +91,13 @@ def apply(
     return way(images, operation, magnitude, names)
 
 
-def _matrices(
-    operation: Int64[Tensor, "n k"], magnitude: Int64[Tensor, "n k"], names: Sequence[str], height: int, width: int
-) -> Int64[Tensor, "n k 6"]:
-    """The affine map of each operation; the identity for those that are none."""
-    matrix = geometry.identity_matrix(operation.device).expand(operation.numel(), 6)
-    for i, name in enumerate(names):
-        if name in MATRICES:
-            chosen = (operation == i).view(-1, 1)
-            matrix = torch.where(chosen, MATRICES[name](magnitude.flatten(), height, width), matrix)
-    return matrix.view(*operation.shape, 6)
-
-
 def _apply_masked(
     images: UInt8[Tensor, "n C H W"],
     operation: Int64[Tensor, "n k"],
     magnitude: Int64[Tensor, "n k"],
     names: Sequence[str],
 ) -> UInt8[Tensor, "n C H W"]:
-    matrices = _matrices(operation, magnitude, names, *images.shape[2:])
+    matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:])
     for slot in range(operation.shape[1]):
         changed = geometry.warp(images, matrices[:, slot])
         for i, name in enumerate(names):
@@ -133,18 +114,20 @@ def _apply_grouped(
     magnitude: Int64[Tensor, "n k"],
     names: Sequence[str],
 ) -> UInt8[Tensor, "n C H W"]:
-    matrices = _matrices(operation, magnitude, names, *images.shape[2:])
+    matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:])
     place = torch.arange(len(images))  # where each sample stands in the current order
-    for slot in range(operation.shape[1]):
-        order = operation[:, slot].argsort()
-        images = images.index_select(0, place[order])
-        sizes = torch.bincount(operation[:, slot], minlength=len(names)).tolist()
-        groups = zip(names, torch.split(images, sizes), torch.split(magnitude[order, slot], sizes), strict=True)
-        parts = [PIXELS[name](x, m) for name, x, m in groups if name in PIXELS and len(x)]
-        first = sum(map(len, parts))
-        last = first + sum(size for name, size in zip(names, sizes, strict=True) if name in MATRICES)
-        if first < last:
-            parts.append(geometry.warp(images[first:last], matrices[order[first:last], slot]))
-        images = torch.cat([*parts, images[last:]])
-        place = order.argsort()
+    # Many small calls: without autograd's bookkeeping they take a sixth less. The last call, outside, makes an ordinary tensor.
+    with torch.inference_mode():
+        for slot in range(operation.shape[1]):
+            order = operation[:, slot].argsort()
+            images = images.index_select(0, place[order])
+            sizes = torch.bincount(operation[:, slot], minlength=len(names)).tolist()
+            groups = zip(names, torch.split(images, sizes), torch.split(magnitude[order, slot], sizes), strict=True)
+            parts = [PIXELS[name](x, m) for name, x, m in groups if name in PIXELS and len(x)]
+            first = sum(map(len, parts))
+            last = first + sum(size for name, size in zip(names, sizes, strict=True) if name in AFFINE)
+            if first < last:
+                parts.append(geometry.warp(images[first:last], matrices[order[first:last], slot]))
+            images = torch.cat([*parts, images[last:]])
+            place = order.argsort()
     return images.index_select(0, place)
