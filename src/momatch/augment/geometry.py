@@ -1,0 +1,150 @@
+"""Crop and flip, the five affine operations, and cutout: all are index arithmetic, shared by the channels of an image.
+
+The affine operations follow Pillow's nearest-neighbour transform, the resampling that RandAugment's Pillow pipelines use by
+default: 16.16 fixed-point coordinates of pixel centers, black outside the image. Magnitudes are 16.16 fixed point too, so shear
+and translation are exact integers; the rotation's sine and cosine are taken in float64 and rounded as Pillow rounds them.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+from torch.nn.functional import pad
+
+from momatch.augment.draws import below, constant
+from momatch.augment.levels import ONE
+
+
+def crop_flip(
+    images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n 3"], *, padding: float, flip: bool
+) -> UInt8[Tensor, "n C H W"]:
+    """Crop each image at its own place after reflect padding, and flip half of them from left to right.
+
+    Args:
+        images: the batch.
+        draws: row, column and flip of each sample, uniform in [0, 2^32).
+        padding: padded pixels as a fraction of each size, rounded down.
+        flip: whether to flip at all.
+
+    Returns:
+        Images of the same size.
+    """
+    height, width = images.shape[2:]
+    rows = _cropped(draws[:, 0], height, int(height * padding))  # (n, H)
+    columns = _cropped(draws[:, 1], width, int(width * padding))  # (n, W)
+    if flip:
+        columns = torch.where(below(draws[:, 2:], 2) == 1, columns.flip(1), columns)
+    index = (rows * width)[:, :, None] + columns[:, None, :]
+    return _pick(images, index)
+
+
+def _cropped(draws: Int64[Tensor, " n"], size: int, margin: int) -> Int64[Tensor, "n size"]:
+    """Source positions along one direction of a random window over the reflect-padded image."""
+    start = below(draws, 2 * margin + 1) - margin
+    place = start[:, None] + torch.arange(size, device=draws.device)
+    return (size - 1) - ((size - 1) - place.abs()).abs()
+
+
+def _pick(images: UInt8[Tensor, "n C h w"], index: Int64[Tensor, "n H W"]) -> UInt8[Tensor, "n C H W"]:
+    n, channels = images.shape[:2]
+    flat = index.flatten(1)[:, None, :].expand(n, channels, index[0].numel() if n else 0)
+    return images.flatten(2).gather(2, flat).view(n, channels, *index.shape[1:])
+
+
+def warp(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UInt8[Tensor, "n C H W"]:
+    """Move pixels by affine maps, nearest neighbour, black outside.
+
+    Args:
+        images: the batch.
+        matrices: 16.16 fixed point (a, b, c, d, e, f) a sample; output pixel (x, y) is input pixel
+            (floor(a x + b y + c), floor(d x + e y + f)).
+
+    Returns:
+        Images of the same size.
+    """
+    height, width = images.shape[2:]
+    # int32 halves the memory traffic; coordinates fit because sizes are checked to stay under 2^14.
+    a, b, c, d, e, f = matrices.int()[:, :, None, None].unbind(1)
+    x = torch.arange(width, device=images.device, dtype=torch.int32)
+    y = torch.arange(height, device=images.device, dtype=torch.int32)[:, None]
+    # A black frame of one pixel takes every coordinate outside the image, so no second pass has to blank them.
+    column = ((a * x) + (b * y + (c + ONE))).bitwise_right_shift_(16).clamp_(0, width + 1)
+    row = ((d * x) + (e * y + (f + ONE))).bitwise_right_shift_(16).clamp_(0, height + 1)
+    index = row.mul_(width + 2).add_(column)
+    return _pick(pad(images, (1, 1, 1, 1)), index.long())
+
+
+def affine_matrices(
+    operation: Int64[Tensor, "n k"], magnitude: Int64[Tensor, "n k"], names: Sequence[str], height: int, width: int
+) -> Int64[Tensor, "n k 6"]:
+    """What `warp` takes, for each operation: rotation around the center, shear from the top left corner, translation.
+
+    Args:
+        operation: index into `names`; an operation that is not affine gets the identity.
+        magnitude: 16.16 fixed point: degrees counter-clockwise, shear, or fraction of the size.
+        names: the operations in use.
+        height: of the images.
+        width: of the images.
+    """
+    # Shear and translation are linear in the magnitude. Rows of 2 d(matrix) / d(magnitude): doubled, because the center of
+    # a pixel, which the map of corners is moved to, adds half a shear.
+    slopes = {
+        "shear_x": (0, 2, 1, 0, 0, 0),
+        "shear_y": (0, 0, 0, 2, 0, 1),
+        "translate_x": (0, 0, 2 * width, 0, 0, 0),
+        "translate_y": (0, 0, 0, 0, 0, 2 * height),
+    }
+    slope = constant(tuple(slopes.get(name, (0,) * 6) for name in names), operation.device)[operation]
+    identity = constant((2 * ONE, 0, ONE, 0, 2 * ONE, ONE), operation.device)
+    matrices = (slope * magnitude[..., None] + identity + 1) >> 1  # halves are rounded up
+    if "rotate" not in names:
+        return matrices
+    turned = (operation == names.index("rotate"))[..., None]
+    return torch.where(turned, _rotation(magnitude, height, width), matrices)
+
+
+def _rotation(degrees: Int64[Tensor, "n k"], height: int, width: int) -> Int64[Tensor, "n k 6"]:
+    # Apple's MPS has no float64: there a pixel at the edge between two sources may fall to the other one.
+    real = torch.float32 if degrees.device.type == "mps" else torch.float64
+    angle = degrees.to(real) * (-math.pi / 180 / ONE)
+    cos, sin = angle.cos(), angle.sin()
+    center_x, center_y = width / 2, height / 2
+    shift_x = cos * (0.5 - center_x) + sin * (0.5 - center_y) + center_x
+    shift_y = sin * (center_x - 0.5) + cos * (0.5 - center_y) + center_y
+    entries = torch.stack((cos, sin, shift_x, -sin, cos, shift_y), dim=-1)
+    return (entries * ONE + 0.5).floor().long()
+
+
+def cutout(
+    images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n 3"], *, size: float, fill: Sequence[int]
+) -> UInt8[Tensor, "n C H W"]:
+    """Paint one square a sample.
+
+    Its side is uniform in (0, `size`) of the width and rounded up to whole pixels; its center is uniform over the image. A
+    square that would stick out at the top or left is moved inside, one that sticks out at the bottom or right is cut.
+
+    Args:
+        images: the batch.
+        draws: side, center row and center column of each sample, uniform in [0, 2^32).
+        size: largest side as a fraction of the width.
+        fill: one level a channel.
+
+    Returns:
+        Images with their squares.
+    """
+    height, width = images.shape[2:]
+    side = (draws[:, 0] >> 16) * round(size * ONE * width) >> 16  # 16.16 fixed point, as are the centers
+    pixels = (side + ONE - 1) >> 16
+    within = []
+    for draw, extent in ((draws[:, 1], height), (draws[:, 2], width)):
+        start = (2 * (draw >> 16) * extent - side).clamp(min=0) >> 17  # center less half a side
+        place = torch.arange(extent, device=images.device) - start[:, None]
+        within.append(((place >= 0) & (place < pixels[:, None])).to(torch.uint8))
+    # Bit masks, because a select between bytes is not vectorised on CPUs and takes ten times as long.
+    square = within[0].mul_(255)[:, None, :, None] & within[1].mul_(255)[:, None, None, :]  # (n, 1, H, W)
+    painted = images & ~square
+    for channel, level in enumerate(fill):
+        painted[:, channel] |= square[:, 0] & level
+    return painted

@@ -1,0 +1,180 @@
+"""Weak and strong views of a batch of images, as FixMatch and FlexMatch use them.
+
+Weak: a random crop after reflect padding, and a horizontal flip. Strong: a weak view, then operations drawn with replacement
+(`operations`), then cutout. Every sample draws its own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int64, Shaped, UInt8
+from torch import Tensor
+
+from momatch.augment import geometry
+from momatch.augment.draws import below, draw
+from momatch.augment.operations import OPERATIONS, apply, draw_magnitude
+from momatch.validation import check_fraction, is_readable
+
+#: The largest height or width: source coordinates in 16.16 fixed point must fit 32 bits.
+MAX_SIZE = 1 << 14
+#: The benchmark's cutout colour, and the gray that Pillow converts it to.
+CUTOUT_FILL = {3: (125, 123, 114), 1: (123,)}
+
+
+class _View(ABC):
+    """What weak and strong share: checks, draws, and conversion to bytes and back."""
+
+    #: Random numbers a sample.
+    num_draws: int
+
+    @abstractmethod
+    def apply(self, images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n draws"]) -> UInt8[Tensor, "n C H W"]:
+        """The view that the given random numbers make. This part is pure tensor work, for ``torch.compile``."""
+
+    def __call__(
+        self,
+        images: Shaped[Tensor, "..."],
+        *,
+        seed: int,
+        step: int,
+        view: int = 0,
+        offset: int = 0,
+        stride: int = 1,
+    ) -> Shaped[Tensor, "..."]:
+        """Make one view of each image, on the images' device and without reading anything back from it.
+
+        The result depends on the images, the arguments below and nothing else: no global random state is read or changed.
+        Sample i is transformed by the numbers of (seed, step, view, offset + i * stride) whatever else is in the batch, so a
+        process that holds a part of a batch makes the views that one process would make of the whole.
+
+        Args:
+            images: (n, C, H, W) with C = 1 or 3, uint8 or floating in [0, 1]. The operations are defined on 8 bits, so a
+                floating image is rounded to 256 levels (and clamped, where values cannot be checked) and returned as floating.
+            seed: the run's seed.
+            step: the training step.
+            view: which view of the step; give the labelled, weak and strong batches of a step different numbers.
+            offset: position of the first image in the global batch.
+            stride: distance in the global batch between consecutive images: the number of processes where they take turns.
+
+        Returns:
+            A new tensor with the shape, dtype and device of `images`.
+
+        Raises:
+            ValueError: if shape, dtype or (where they can be read) values are not as above.
+        """
+        _check(images)
+        if images.shape.numel() == 0:
+            return images.clone()
+        draws = draw(
+            len(images),
+            self.num_draws,
+            seed=seed,
+            step=step,
+            view=view,
+            offset=offset,
+            stride=stride,
+            device=images.device,
+        )
+        if images.dtype == torch.uint8:
+            return self.apply(images, draws)
+        levels = (images.float() * 255).round().clamp(0, 255).to(torch.uint8)
+        return (self.apply(levels, draws).float() / 255).to(images.dtype)
+
+
+class WeakAugment(_View):
+    """Random crop after reflect padding, and horizontal flip.
+
+    Args:
+        flip: flip half of the samples from left to right; False for digits and letters.
+        padding: padded pixels on each side as a fraction of that size, rounded down (4 for 32 pixels).
+    """
+
+    num_draws = 3
+
+    def __init__(self, *, flip: bool = True, padding: float = 0.125) -> None:
+        if not 0 <= padding < 1:
+            raise ValueError(f"padding: got {padding!r}, expected a fraction of the size from 0 to below 1")
+        self.flip = flip
+        self.padding = padding
+
+    def apply(self, images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n 3"]) -> UInt8[Tensor, "n C H W"]:
+        """Crop and flip; `draws` are row, column and flip."""
+        return geometry.crop_flip(images, draws, padding=self.padding, flip=self.flip)
+
+
+class StrongAugment(_View):
+    """A weak view, then operations drawn with replacement, each with a magnitude uniform in its range, then cutout.
+
+    Args:
+        flip: as in `WeakAugment`.
+        padding: as in `WeakAugment`.
+        num_operations: operations a sample.
+        operations: what to draw from; the default is RandAugment's fourteen. Gray images have no color to change: for them
+            "color" is left out.
+        cutout: largest side of the square as a fraction of the width; 0 for none.
+        fill: levels of the square, one a channel; the default is the benchmark's (125, 123, 114) and, for gray images, the gray
+            of that colour, 123.
+
+    Raises:
+        ValueError: naming the option that is outside its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        flip: bool = True,
+        padding: float = 0.125,
+        num_operations: int = 3,
+        operations: Sequence[str] = OPERATIONS,
+        cutout: float = 0.5,
+        fill: Sequence[int] | None = None,
+    ) -> None:
+        unknown = sorted(set(operations) - set(OPERATIONS))
+        if unknown or not set(operations) - {"color"}:
+            raise ValueError(
+                f"operations: got {list(operations)}, expected at least one besides color out of {list(OPERATIONS)}"
+            )
+        if num_operations < 0:
+            raise ValueError(f"num_operations: got {num_operations}, expected 0 or more")
+        if fill is not None and not all(0 <= level <= 255 for level in fill):
+            raise ValueError(f"fill: got {tuple(fill)}, expected levels from 0 to 255")
+        self.weak = WeakAugment(flip=flip, padding=padding)
+        self.num_operations = num_operations
+        self.operations = tuple(name for name in OPERATIONS if name in operations)
+        self.cutout = check_fraction("cutout", cutout)
+        self.fill = None if fill is None else tuple(fill)
+        self.num_draws = self.weak.num_draws + 2 * num_operations + 3
+
+    def apply(self, images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n draws"]) -> UInt8[Tensor, "n C H W"]:
+        """Weak view, operations, cutout; `draws` are the weak view's, which operations, their magnitudes, the square's."""
+        channels = images.shape[1]
+        names = tuple(name for name in self.operations if channels == 3 or name != "color")
+        fill = self.fill or CUTOUT_FILL[channels]
+        if len(fill) != channels:
+            raise ValueError(f"fill: got {len(fill)} levels {fill}, expected one for each of the {channels} channels")
+        k = self.num_operations
+        weak, which, how_much, square = torch.split(draws, [self.weak.num_draws, k, k, 3], dim=1)
+        images = self.weak.apply(images, weak)
+        operation = below(which, len(names))
+        magnitude = draw_magnitude(operation, how_much, names)
+        images = apply(images, operation, magnitude, names)
+        return geometry.cutout(images, square, size=self.cutout, fill=fill) if self.cutout else images
+
+
+def _check(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[1] not in CUTOUT_FILL or max(images.shape[2:]) > MAX_SIZE:
+        raise ValueError(
+            f"images: got shape {tuple(images.shape)}, expected (n, C, H, W) with C = 1 or 3 and sizes up to {MAX_SIZE}"
+        )
+    if images.dtype == torch.uint8:
+        return
+    if not images.is_floating_point():
+        raise ValueError(f"images: got dtype {images.dtype}, expected uint8, or floating point in [0, 1]")
+    if images.numel() and is_readable(images):
+        low, high = (float(bound) for bound in torch.aminmax(images))
+        if not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"images: got values from {low} to {high}, expected floating images in [0, 1]; "
+                "augment before normalising, or pass uint8"
+            )
