@@ -1,5 +1,6 @@
 import os
 import threading
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import numpy as np
@@ -144,3 +145,20 @@ def test_an_interrupted_build_goes_on(many, options, monkeypatch):
 def test_a_journal_cut_off_in_a_line_is_read_up_to_there(tmp_path):
     (tmp_path / "done.jsonl").write_text('{"first": 0}\n{"fir')
     assert decode_pool.read_journal(tmp_path) == [{"first": 0}]
+
+
+def test_a_process_that_dies_is_said_and_what_is_decoded_kept(many, options, monkeypatch):
+    root, expected = many
+    honest = decode_pool.DecodePool._run
+
+    def dies(self, tasks):
+        results = honest(self, tasks)
+        yield next(results)
+        raise BrokenProcessPool
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_pool.DecodePool, "_run", dies)
+        with pytest.raises(ChildProcessError, match="what is decoded is kept: run again"):
+            load_folder("many", root, replace(options, workers=1))
+    dataset, _ = load_folder("many", root, replace(options, workers=1))
+    assert dataset.train.images[:, 0, 0, 0].tolist() == expected

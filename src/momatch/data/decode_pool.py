@@ -66,6 +66,7 @@ class DecodePool:
 
         Raises:
             DataError: on mixed sizes, or more unreadable files than the limit.
+            ChildProcessError: if a decoding process dies.
         """
         shape = self._plan(part)
         require_space(part, len(self.paths) * int(np.prod(shape)) - (part / IMAGES).stat().st_size)
@@ -145,7 +146,7 @@ class DecodePool:
                     self._check_limit(failures)
                     bar.update(self._rows(record))
         except BrokenProcessPool as error:
-            raise RuntimeError(
+            raise ChildProcessError(
                 "a decoding process died, perhaps out of memory; what is decoded is kept: run again, with fewer workers"
             ) from error
         finally:
