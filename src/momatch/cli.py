@@ -4,19 +4,62 @@ Nothing heavy is imported here: ``momatch --help`` must answer at once, so a com
 """
 
 import argparse
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 
 from momatch._version import __version__
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``momatch``; returns the exit code."""
+def _data(argv: Sequence[str]) -> int:
+    """List datasets, say what is present, inspect one."""
+    from momatch.commands.data import main as run
+
+    return run(argv)
+
+
+#: Subcommand -> what it does with the arguments that follow; the docstring is its help.
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "data": _data,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="momatch",
         description="Classification with very few labels that knows when it does not know.",
-        epilog="The product so far is the library: from momatch import AAGMM, MomentConstraint. See README.md.",
+        epilog="momatch COMMAND --help tells more. The library: from momatch import AAGMM, MomentConstraint. See README.md.",
     )
     parser.add_argument("--version", action="version", version=f"momatch {__version__}")
-    parser.parse_args(argv)
-    parser.print_help()
-    return 0
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, run in COMMANDS.items():
+        # The command's own parser reads its arguments, --help included.
+        commands.add_parser(name, help=run.__doc__, add_help=False, prefix_chars="\0")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``momatch``; returns the exit code: 0, 1 for unusable input, 2 for wrong arguments, 130 when interrupted."""
+    parser = _parser()
+    words = sys.argv[1:] if argv is None else list(argv)
+    name = next((word for word in words if not word.startswith("-")), None)
+    if name not in COMMANDS:
+        parser.parse_args(words)
+        parser.print_help()
+        return 0
+    try:
+        return COMMANDS[name](words[words.index(name) + 1 :])
+    except (ValueError, OSError) as error:
+        return _fail(name, error)
+    except KeyboardInterrupt:
+        print(f"momatch {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _fail(name: str, error: Exception) -> int:
+    if isinstance(error, BrokenPipeError):
+        # The reader (head, less) has seen enough; keep Python from complaining again while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    print(f"momatch {name}: error: {error}", file=sys.stderr)
+    return 1

@@ -1,0 +1,155 @@
+"""Decoded images on disk: one raw uint8 file a dataset, memory-mapped, built once.
+
+An entry is a folder ``KEY`` with ``images.bin`` (rows one after the other) and ``meta.json`` (their shape, and what happened
+while they were decoded). It is built as ``KEY.part`` under a lock and renamed when it is whole, so half an entry is never read,
+and a second process waits instead of building the same again. The key is a digest of everything the pixels depend on. Entries
+may be deleted at any time; they are built again when wanted.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from jaxtyping import UInt8
+from torch import Tensor
+from tqdm import tqdm
+
+from momatch.data.places import cache_root
+from momatch.data.report import DataError
+
+#: Part of every key: raise it when the same files would give other pixels.
+FORMAT = "1"
+IMAGES = "images.bin"
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """An entry that is whole.
+
+    Attributes:
+        folder: where it lies.
+        images: memory-mapped.
+        meta: what the builder recorded.
+    """
+
+    folder: Path
+    images: UInt8[Tensor, "N C H W"]
+    meta: dict[str, Any]
+
+
+def cache_key(*parts: object) -> str:
+    """A digest of `parts`, which together decide the pixels."""
+    return hashlib.sha256("\0".join([FORMAT, *map(str, parts)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def open_or_build(key: str, cache_dir: str | Path | None, build: Callable[[Path], dict[str, Any]]) -> CacheEntry:
+    """Open the entry `key`, building it first if it is not there.
+
+    Args:
+        key: from `cache_key`.
+        cache_dir: see `LoadOptions`.
+        build: writes ``images.bin`` into the folder it is given and returns the meta data, with the key ``shape``. The
+            folder may hold what an interrupted build left; after a `DataError` it is removed.
+
+    Raises:
+        DataError: if the build refuses the data, or the entry is damaged.
+    """
+    root = cache_root(cache_dir) / "images"
+    root.mkdir(parents=True, exist_ok=True)
+    folder, part = root / key, root / f"{key}.part"
+    with FileLock(root / f"{key}.lock"):
+        if not folder.exists():
+            part.mkdir(exist_ok=True)
+            try:
+                meta = build(part)
+            except DataError:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+            (part / "meta.json").write_text(json.dumps(meta), "utf-8")
+            os.replace(part, folder)
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    shape = tuple(meta["shape"])
+    path = folder / IMAGES
+    if not path.exists() or path.stat().st_size != np.prod(shape, dtype=np.int64):
+        raise DataError(f"the cache entry {folder} is damaged; delete that folder and it is built again")
+    return CacheEntry(folder, map_images(path, shape), meta)
+
+
+def map_images(path: Path, shape: tuple[int, ...]) -> UInt8[Tensor, "N C H W"]:
+    """The raw uint8 file at `path` as a memory-mapped tensor.
+
+    The mapping is copy-on-write: a careless in-place operation changes the process's own copy, never the file. Linux counts
+    such a mapping against memory and refuses it when the file is larger than memory; then the mapping is read-only.
+    """
+    try:
+        array = np.memmap(path, np.uint8, mode="c", shape=shape)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        array = np.memmap(path, np.uint8, mode="r", shape=shape)
+    with warnings.catch_warnings():
+        # torch warns of arrays that are not writable: here that is on purpose.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(array)
+
+
+def require_space(folder: Path, size: int) -> None:
+    """Check that `size` bytes fit on the disk of `folder`.
+
+    Raises:
+        DataError: if they do not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise DataError(
+            f"the cache needs {size / 1e9:.2f} GB in {folder.parent}, got {free / 1e9:.2f} GB free; "
+            "free space, or choose another place with cache_dir or $MOMATCH_CACHE"
+        )
+
+
+def write_rows(
+    part: Path,
+    chunks: Iterable[UInt8[np.ndarray, "_ C H W"]],
+    shape: tuple[int, int, int, int],
+    *,
+    progress: bool,
+) -> dict[str, Any]:
+    """Write `chunks` of images as ``images.bin``, in bounded memory.
+
+    Args:
+        part: the folder of the entry under construction.
+        chunks: together `shape` in the first dimension.
+        shape: (N, C, H, W).
+        progress: show a progress bar.
+
+    Returns:
+        The meta data with the shape.
+
+    Raises:
+        DataError: if the disk is full or the chunks do not make up `shape`.
+    """
+    require_space(part, int(np.prod(shape, dtype=np.int64)))
+    rows = 0
+    with (
+        open(part / IMAGES, "wb") as out,
+        tqdm(total=shape[0], unit="image", disable=not progress, desc="cache") as bar,
+    ):
+        for chunk in chunks:
+            if chunk.shape[1:] != shape[1:]:
+                raise DataError(f"got an image of shape {chunk.shape[1:]}, expected {shape[1:]} like the first")
+            out.write(np.ascontiguousarray(chunk).tobytes())
+            rows += len(chunk)
+            bar.update(len(chunk))
+    if rows != shape[0]:
+        raise DataError(f"got {rows} images, expected {shape[0]}")
+    return {"shape": list(shape)}

@@ -1,0 +1,62 @@
+"""A contact sheet: a row of images for each class, with its name and count, and one for the unlabelled."""
+
+import os
+from pathlib import Path
+
+import torch
+from jaxtyping import Int64, UInt8
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from momatch.data.dataset import UNLABELED, Split
+
+_COLUMNS = 12
+_GAP = 2
+_TEXT_WIDTH = 170
+#: More rows than this make an image that no viewer likes to open.
+MAX_ROWS = 100
+
+
+def _pick(labels: Int64[Tensor, " N"], label: int) -> Int64[Tensor, " m"]:
+    """Up to a row of samples with `label`, evenly spread over the dataset."""
+    rows = (labels == label).nonzero().flatten()
+    if len(rows) <= _COLUMNS:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, _COLUMNS).long()]
+
+
+def _tile(image: UInt8[Tensor, "C H W"], side: int) -> Image.Image:
+    pixels = image.numpy()
+    picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())
+    scale = side / max(picture.size)
+    # Small images keep their pixels visible; large ones are shrunk smoothly.
+    method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BILINEAR
+    return picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))), method)
+
+
+def draw_contact_sheet(split: Split, class_names: tuple[str, ...]) -> Image.Image:
+    """Draw up to 12 images of each class (at most 100 classes) and of the unlabelled."""
+    side = 64 if len(class_names) <= 30 else 48
+    titles = [(k, name) for k, name in enumerate(class_names)][:MAX_ROWS]
+    if (split.labels == UNLABELED).any():
+        titles.append((UNLABELED, "unlabelled"))
+    step = side + _GAP
+    sheet = Image.new("RGB", (_TEXT_WIDTH + _COLUMNS * step + _GAP, len(titles) * step + _GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(13)
+    for row, (label, name) in enumerate(titles):
+        top = _GAP + row * step
+        count = int((split.labels == label).sum())
+        shown = name if len(name) <= 22 else f"{name[:21]}…"
+        draw.text((6, top + side // 2), f"{shown}\n{count:,}", fill="black", font=font, anchor="lm")
+        for column, index in enumerate(_pick(split.labels, label).tolist()):
+            sheet.paste(_tile(split.images[index], side), (_TEXT_WIDTH + column * step, top))
+    return sheet
+
+
+def save_contact_sheet(split: Split, class_names: tuple[str, ...], path: Path) -> None:
+    """Draw the contact sheet and write it as PNG; an earlier file is replaced only by a whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".part")
+    draw_contact_sheet(split, class_names).save(scratch, format="PNG")
+    os.replace(scratch, path)

@@ -1,0 +1,147 @@
+"""One image file to uint8 (C, H, W), by Pillow. Every conversion is stated here, and named to the caller so that it is counted.
+
+- EXIF orientation: the image is turned upright.
+- 16-bit: round(value / 257), so that 65535 becomes 255. Pillow itself reads 16-bit colour as its high bytes.
+- transparency (RGBA, LA, or a palette with it): laid over white.
+- palette, CMYK and other colour spaces: to RGB. Black and white (1 bit): to gray.
+- gray among colour images: the gray in all three channels.
+- several frames: the first.
+- with `size`: the shorter side is resized to `size` (bilinear, antialiased), then the centre is cropped to a square. Large
+  JPEGs are decoded at a reduced scale of at least twice that size first.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+
+_GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"})
+_SIXTEEN_BIT = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
+_ORIENTATION = 0x0112
+
+
+class ColorFound(Exception):  # noqa: N818 - a signal to the caller, no error
+    """A colour image came where gray ones were expected."""
+
+
+class WrongSizeError(ValueError):
+    """An image of another size than the rest.
+
+    Args:
+        got: width and height.
+        expected: width and height.
+    """
+
+    def __init__(self, got: tuple[int, int], expected: tuple[int, int]) -> None:
+        super().__init__(f"got {got[0]}x{got[1]} pixels, expected {expected[0]}x{expected[1]}")
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Pillow warns of odd but readable files; an image so large that it may be an attack is an error here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def _to_eight_bit(image: Image.Image) -> Image.Image:
+    values = np.asarray(image)
+    if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
+        raise ValueError(f"got pixel values from {values.min()} to {values.max()}, expected 8 or 16 bits")
+    return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    rgba = image.convert("RGBA")
+    flat = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return flat.convert("L" if image.mode in _GRAY_MODES else "RGB")
+
+
+def _convert(image: Image.Image, done: list[str]) -> Image.Image:
+    """To mode L or RGB, noting what was done."""
+    if image.mode in _SIXTEEN_BIT:
+        done.append("16-bit to 8-bit")
+        return _to_eight_bit(image)
+    if image.mode in ("RGBA", "LA", "La", "RGBa", "PA") or "transparency" in image.info:
+        done.append("transparency laid over white")
+        return _over_white(image)
+    if image.mode == "1":
+        done.append("1-bit to gray")
+        return image.convert("L")
+    if image.mode == "F":
+        raise ValueError("got floating-point pixels, whose range is unknown; convert the file to 8 or 16 bits")
+    if image.mode not in ("L", "RGB"):
+        done.append(f"{'palette' if image.mode == 'P' else image.mode} to RGB")
+        return image.convert("RGB")
+    return image
+
+
+def _fit(image: Image.Image, size: int) -> Image.Image:
+    """Shorter side to `size`, then the centre square."""
+    scale = size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.crop((left, top, left + size, top + size))
+
+
+def _holds_16_bit_color(image: Image.Image) -> bool:
+    return any("16" in str(tile[3]) for tile in getattr(image, "tile", ()) if image.mode in ("RGB", "RGBA", "LA"))
+
+
+def _open(path: str, size: int | None) -> tuple[Image.Image, list[str]]:
+    done: list[str] = []
+    with Image.open(path) as image:
+        if getattr(image, "is_animated", False):
+            done.append("first of several frames")
+        if _holds_16_bit_color(image):
+            done.append("16-bit to 8-bit")
+        if size is not None:
+            image.draft(None, (2 * size, 2 * size))
+        image.load()
+        upright: Image.Image = image
+        if image.getexif().get(_ORIENTATION, 1) != 1:
+            done.append("turned upright (EXIF)")
+            upright = ImageOps.exif_transpose(image)
+        converted = _convert(upright, done)
+        # The file is closed on leaving: keep the pixels, not the file's object.
+        return (_fit(converted, size) if size is not None else converted.copy()), done
+
+
+def probe(path: str, size: int | None) -> tuple[int, int, int]:
+    """The shape (C, H, W) that `decode` gives this file by itself.
+
+    Raises:
+        Exception: whatever Pillow raises for a file it cannot read.
+    """
+    with quiet_pillow():
+        image, _ = _open(path, size)
+    return len(image.getbands()), image.height, image.width
+
+
+def decode(path: str, shape: tuple[int, int, int], size: int | None) -> tuple[UInt8[np.ndarray, "C H W"], list[str]]:
+    """Decode the file at `path` to `shape` and name the conversions it took.
+
+    Raises:
+        ColorFound: if it is a colour image and `shape` is gray.
+        WrongSizeError: if the image has another size than `shape`.
+        Exception: whatever Pillow raises for a file it cannot read.
+    """
+    with quiet_pillow():
+        image, done = _open(path, size)
+    channels, height, width = shape
+    if image.size != (width, height):
+        raise WrongSizeError(image.size, (width, height))
+    if channels == 1 and image.mode == "RGB":
+        raise ColorFound(os.fspath(path))
+    if channels == 3 and image.mode == "L":
+        done.append("gray to three channels")
+        image = image.convert("RGB")
+    pixels = np.asarray(image)
+    return (pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)), done

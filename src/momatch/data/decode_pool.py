@@ -1,0 +1,207 @@
+"""Decode a list of image files into a cache entry: in parallel processes, with progress, resumable.
+
+Each process decodes a chunk of files and writes its rows itself, so no pixels travel between processes. Finished chunks are
+journaled (after the data has reached the disk), so an interrupted build goes on where it stopped.
+"""
+
+import json
+import os
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+from tqdm import tqdm
+
+from momatch.data.cache import IMAGES, require_space
+from momatch.data.decode import ColorFound, probe
+from momatch.data.decode_chunk import Task, decode_chunk
+from momatch.data.journal import JOURNAL, Journal, read_journal
+from momatch.data.options import LoadOptions
+from momatch.data.report import DataError, Skipped, examples
+
+CHUNK = 64
+_PLAN = "plan.json"
+#: Below this many files the processes take longer to start than they save.
+_MIN_PARALLEL = 512
+
+
+class DecodePool:
+    """Builds ``images.bin`` from image files.
+
+    Args:
+        root: the folder that `paths` are relative to.
+        paths: the files, in row order.
+        name: how to name the file of a row to the user.
+        options: `size`, `strict`, `max_skipped`, `workers` and `progress` count here.
+        already_skipped: what was skipped before decoding; it counts against the limit.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        paths: Sequence[str],
+        name: Callable[[int], str],
+        options: LoadOptions,
+        already_skipped: int = 0,
+    ) -> None:
+        self.root = root
+        self.paths = paths
+        self.name = name
+        self.options = options
+        self.limit = options.skip_limit(len(paths) + already_skipped) - already_skipped
+        self.done: list[dict[str, Any]] = []
+        self.model = 0  # the row whose size the others must have
+
+    def build(self, part: Path) -> dict[str, Any]:
+        """Decode everything into `part`; see `cache.open_or_build`.
+
+        Returns:
+            The meta data: ``shape``, ``skipped`` (row, reason) and ``conversions``.
+
+        Raises:
+            DataError: on mixed sizes, or more unreadable files than the limit.
+            ChildProcessError: if a decoding process dies.
+        """
+        shape = self._plan(part)
+        require_space(part, len(self.paths) * int(np.prod(shape)) - (part / IMAGES).stat().st_size)
+        try:
+            self._decode_all(part, shape)
+        except ColorFound:
+            # A gray start and a colour image later: all over again with three channels.
+            self._start(part, (3, *shape[1:]))
+            return self.build(part)
+        skipped = sorted((row, reason) for record in self.done for row, reason in record["skipped"])
+        kept = len(self.paths) - len(skipped)
+        # Before rows move: a build that is interrupted while they do must start over.
+        for scrap in (_PLAN, JOURNAL):
+            (part / scrap).unlink()
+        _remove_rows(part / IMAGES, [row for row, _ in skipped], len(self.paths), int(np.prod(shape)))
+        conversions = sum((Counter(record["conversions"]) for record in self.done), Counter[str]())
+        return {"shape": [kept, *shape], "skipped": skipped, "conversions": dict(conversions)}
+
+    def _plan(self, part: Path) -> tuple[int, int, int]:
+        """The shape of a row: of an interrupted build if there is one, else of the first file that can be read."""
+        plan = part / _PLAN
+        if plan.exists():
+            self.model, channels, height, width = json.loads(plan.read_text("utf-8"))
+            self.done = read_journal(part)
+            return channels, height, width
+        failures = []
+        for row, path in enumerate(self.paths):
+            try:
+                shape = probe(os.path.join(self.root, path), self.options.size)
+                self.model = row
+                break
+            except Exception as error:
+                failures.append(self._skip(row, f"{type(error).__name__}: {error}"))
+                self._check_limit(failures)
+        else:
+            raise DataError(f"none of the {len(self.paths)} files can be read:\n{examples(failures)}")
+        self._start(part, shape)
+        return shape
+
+    def _start(self, part: Path, shape: tuple[int, int, int]) -> None:
+        shutil.rmtree(part)
+        part.mkdir()
+        (part / IMAGES).touch()
+        (part / JOURNAL).touch()
+        # Last, because a plan without its files would be taken for an interrupted build.
+        (part / _PLAN).write_text(json.dumps([self.model, *shape]), "utf-8")
+        self.done = []
+
+    def _tasks(self, part: Path, shape: tuple[int, int, int]) -> Iterator[Task]:
+        finished = {record["first"] for record in self.done}
+        out = str(part / IMAGES)
+        for first in range(0, len(self.paths), CHUNK):
+            if first not in finished:
+                yield Task(first, self.root, self.paths[first : first + CHUNK], out, shape, self.options.size)
+
+    def _rows(self, record: dict[str, Any]) -> int:
+        return min(CHUNK, len(self.paths) - int(record["first"]))
+
+    def _decode_all(self, part: Path, shape: tuple[int, int, int]) -> None:
+        bar = tqdm(
+            total=len(self.paths),
+            initial=sum(map(self._rows, self.done)),
+            unit="image",
+            desc="decode",
+            disable=not self.options.progress,
+        )
+        journal = Journal(part)
+        failures = [self._skip(row, why) for record in self.done for row, why in record["skipped"]]
+        results = self._run(self._tasks(part, shape))
+        try:
+            with bar:
+                for record in results:
+                    self._refuse_misfit(record)
+                    self.done.append(record)
+                    journal.add(record)
+                    failures += [self._skip(row, reason) for row, reason in record["skipped"]]
+                    self._check_limit(failures)
+                    bar.update(self._rows(record))
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "a decoding process died, perhaps out of memory; what is decoded is kept: run again, with fewer workers"
+            ) from error
+        finally:
+            results.close()
+            journal.sync()
+
+    def _run(self, tasks: Iterator[Task]) -> Generator[dict[str, Any], None, None]:
+        workers = self.options.workers or os.cpu_count() or 1
+        if workers == 1 or len(self.paths) < _MIN_PARALLEL:
+            yield from map(decode_chunk, tasks)
+            return
+        pool = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch="3*n_jobs", batch_size=1)
+        outputs = pool(delayed(decode_chunk)(task) for task in tasks)
+        try:
+            # Not "yield from", which would close the pool outside of the filter below.
+            while (record := next(outputs, None)) is not None:
+                yield record
+        finally:
+            with warnings.catch_warnings():
+                # Stopped early on purpose; joblib would point out the work that was lost.
+                warnings.simplefilter("ignore")
+                outputs.close()
+
+    def _skip(self, row: int, reason: str) -> Skipped:
+        return Skipped(self.name(row), reason)
+
+    def _refuse_misfit(self, record: dict[str, Any]) -> None:
+        if "color" in record:
+            raise ColorFound
+        if "wrong_size" in record:
+            raise DataError(
+                f"mixed sizes: {self.name(record['wrong_size'])}: {record['reason']} like {self.name(self.model)}. "
+                "Pass size (--size) to resize the shorter side of each image and crop its centre to a square"
+            )
+
+    def _check_limit(self, failures: list[Skipped]) -> None:
+        if len(failures) > self.limit:
+            raise DataError(
+                f"{len(failures)} files cannot be read, expected at most {max(self.limit, 0)} of {len(self.paths)} "
+                f"({'strict' if self.options.strict else 'max_skipped'}):\n{examples(failures)}\n"
+                "Repair or remove them" + ("" if self.options.strict else ", or raise max_skipped")
+            )
+
+
+def _remove_rows(path: Path, rows: list[int], total: int, row_size: int) -> None:
+    """Close up the rows of skipped files and cut the file to length, moving a bounded amount at a time."""
+    with open(path, "r+b") as images:
+        target = 0
+        for first, end in zip([0, *(row + 1 for row in rows)], [*rows, total], strict=True):
+            for start in range(first, end, CHUNK):
+                count = min(CHUNK, end - start)
+                if start != target:
+                    images.seek(start * row_size)
+                    block = images.read(count * row_size)
+                    images.seek(target * row_size)
+                    images.write(block)
+                target += count
+        images.truncate(target * row_size)

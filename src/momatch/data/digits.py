@@ -1,0 +1,55 @@
+"""The 1,797 handwritten digits that come inside scikit-learn: a dataset that needs no download."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from momatch.data.catalog import KNOWN
+from momatch.data.dataset import Dataset, Split
+from momatch.data.options import LoadOptions
+from momatch.data.report import LoadReport
+
+_NUM_TEST = 500
+
+
+def digits_test_indices(
+    labels: Int64[np.ndarray, " N"],
+) -> Int64[np.ndarray, " T"]:
+    """The fixed, stratified choice of 500 test images.
+
+    Within each class the images with the smallest SHA-256 of their number are taken: no seed and no random generator, so no
+    version of any library can change the split. The classes share the 500 places by largest remainder.
+
+    Args:
+        labels: (1797,) class numbers in scikit-learn's order.
+
+    Returns:
+        (500,) sorted indices.
+    """
+    counts = np.bincount(labels)
+    exact = counts * _NUM_TEST / counts.sum()
+    quota = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(-(exact - quota), kind="stable")
+    quota[by_remainder[: _NUM_TEST - quota.sum()]] += 1
+    chosen: list[int] = []
+    for k, places in enumerate(quota):
+        members = np.flatnonzero(labels == k).tolist()
+        members.sort(key=lambda i: hashlib.sha256(str(i).encode()).digest())
+        chosen += members[:places]
+    return np.sort(np.asarray(chosen, np.int64))
+
+
+def load_digits(name: str, data_dir: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    """Load `digits`: uint8 (N, 1, 8, 8), the original 0 to 16 scaled to 0 to 255; 1,297 for training and 500 for testing."""
+    from sklearn.datasets import load_digits as load_from_sklearn
+
+    bunch = load_from_sklearn()
+    images = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None])
+    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    is_test = torch.zeros(len(labels), dtype=torch.bool)
+    is_test[torch.from_numpy(digits_test_indices(labels.numpy()))] = True
+    train, test = (Split(images[rows], labels[rows]) for rows in (~is_test, is_test))
+    return Dataset(name, KNOWN[name].class_names, train, test), LoadReport("scikit-learn (embedded)")

@@ -1,0 +1,149 @@
+"""An image folder: one subfolder a class, a folder of unlabelled images, and optionally a folder of test images.
+
+::
+
+    root/cat/...  root/dog/...  root/unlabeled/...  root/test/cat/...  root/test/dog/...
+
+The class and unlabelled folders may also lie in ``root/train``. Subfolders of a class belong to the class. Hidden files are
+passed over; files without an image's extension are counted as ignored.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from momatch.data.dataset import UNLABELED, Dataset
+from momatch.data.image_files import ImageFiles, check_classes, class_order, file_digest, load_files
+from momatch.data.options import LoadOptions
+from momatch.data.report import DataError, LoadReport
+
+IMAGE_EXTENSIONS = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm", ".pnm", ".tga", ".tif", ".tiff", ".webp"}
+)
+
+
+@dataclass
+class _Scan:
+    """What has been seen so far. Only names are kept, some 80 bytes a file; sizes and times go into the digest."""
+
+    root: str
+    digest: int = 0
+    ignored: int = 0
+    paths: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+
+    def add(self, folder: str, label: int) -> int:
+        """Add the images under `folder` (relative to the root) in sorted order; how many there are."""
+        found = sorted(self._images(folder, frozenset()))
+        self.paths += found
+        self.labels += [label] * len(found)
+        return len(found)
+
+    def _images(self, folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+        """Names of the images under `folder`; `above` are the folders on the way, against links that go in circles."""
+        here = os.stat(os.path.join(self.root, folder))
+        if (here.st_dev, here.st_ino) in above:
+            return
+        above |= {(here.st_dev, here.st_ino)}
+        with os.scandir(os.path.join(self.root, folder)) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                name = f"{folder}/{entry.name}"
+                if entry.is_dir():
+                    yield from self._images(name, above)
+                elif os.path.splitext(entry.name)[1].lower() not in IMAGE_EXTENSIONS:
+                    self.ignored += 1
+                else:
+                    self.digest += _digest(entry, name)
+                    yield name
+
+
+def _digest(entry: os.DirEntry[str], name: str) -> int:
+    try:
+        return file_digest(name, entry.stat())
+    except OSError:
+        # A link to nothing: the decoder will fail on it and name it.
+        return file_digest(name, entry.stat(follow_symlinks=False))
+
+
+def _subfolders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS and entry.is_file() for entry in entries)
+
+
+def _layout(root: Path, options: LoadOptions) -> tuple[list[str], list[str], str | None]:
+    """The folders of classes, of unlabelled images and of the test, relative to `root`."""
+    special = {*options.unlabeled_folders, options.test_folder}
+    folders = _subfolders(root)
+    if _has_images(root):
+        raise DataError(
+            f"{root}: images lie directly in it, expected one subfolder a class; put them in a class's folder or in "
+            f"{options.unlabeled_folders[0]}/"
+        )
+    test = options.test_folder if options.test_folder in folders else None
+    if test and _has_images(root / test):
+        raise DataError(
+            f"{root / test}: images lie directly in it, expected class folders of test images; if it is a class, choose "
+            "another test_folder"
+        )
+    classes = [name for name in folders if name not in special]
+    unlabeled = [name for name in folders if name in options.unlabeled_folders]
+    # A class may be called "train" too: then images lie directly in it.
+    if "train" in classes and _subfolders(root / "train") and not _has_images(root / "train"):
+        if classes != ["train"]:
+            others = ", ".join(sorted(set(classes) - {"train"}))
+            raise DataError(
+                f"{root}: got the folders {others} beside train/, expected only {options.test_folder}/ and "
+                f"{options.unlabeled_folders[0]}/; move them, or name the test folder with test_folder"
+            )
+        inner = _subfolders(root / "train")
+        classes = [f"train/{name}" for name in inner if name not in options.unlabeled_folders]
+        unlabeled += [f"train/{name}" for name in inner if name in options.unlabeled_folders]
+    if not classes and not unlabeled:
+        raise DataError(f"{root}: no images and no class folders in it, expected one subfolder a class")
+    return classes, unlabeled, test
+
+
+def scan_folder(root: Path, options: LoadOptions) -> ImageFiles:
+    """List the images of an image folder, without opening them.
+
+    Raises:
+        DataError: if the folder is empty, has one class, an empty class folder, or test classes that training does not have.
+    """
+    class_folders, unlabeled, test = _layout(root, options)
+    of_class = {folder.rsplit("/", 1)[-1]: folder for folder in class_folders}
+    names = class_order(of_class)
+    check_classes(str(root), names)
+    scan = _Scan(str(root))
+    empty = [of_class[name] for k, name in enumerate(names) if not scan.add(of_class[name], k)]
+    if empty:
+        raise DataError(f"{root}: no images in the class folder {', '.join(empty)}; fill it or remove it")
+    for folder in unlabeled:
+        scan.add(folder, UNLABELED)
+    num_train = len(scan.paths)
+    if test is not None:
+        unknown = sorted(set(_subfolders(root / test)) - set(names))
+        if unknown:
+            raise DataError(f"{root / test}: got the class {', '.join(unknown)}, which training does not have")
+        for name in _subfolders(root / test):
+            scan.add(f"{test}/{name}", names.index(name))
+    labels = np.asarray(scan.labels, np.int64)
+    return ImageFiles(str(root), str(root), names, scan.paths, labels, num_train, scan.digest, ignored=scan.ignored)
+
+
+def load_folder(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    """Load an image folder; see the module's docstring for its layout and `decode` for the conversions.
+
+    Raises:
+        DataError: naming what cannot be used.
+    """
+    return load_files(name, scan_folder(path, options), options)

@@ -1,0 +1,152 @@
+"""A list of image files with labels, from a folder or a manifest, to a dataset."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from momatch.data.cache import cache_key, open_or_build
+from momatch.data.dataset import UNLABELED, Dataset, Split
+from momatch.data.decode_pool import DecodePool
+from momatch.data.options import LoadOptions
+from momatch.data.report import DataError, LoadReport, Skipped, examples
+
+
+@dataclass
+class ImageFiles:
+    """Image files and their labels; training rows first, then test rows.
+
+    Attributes:
+        source: the folder or manifest, as the user named it.
+        root: the folder that `paths` are relative to.
+        class_names: label k is ``class_names[k]``.
+        paths: one a row.
+        labels: (N,), -1 where unlabelled.
+        num_train: how many rows are for training.
+        digest: of names, sizes and modification times, independent of their order.
+        lines: the manifest line of each row; empty for a folder.
+        skipped: what could not be used so far.
+        ignored: how many files are no images by their extension.
+    """
+
+    source: str
+    root: str
+    class_names: tuple[str, ...]
+    paths: list[str]
+    labels: Int64[np.ndarray, " N"]
+    num_train: int
+    digest: int
+    lines: list[int] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    ignored: int = 0
+
+    def name(self, row: int) -> str:
+        """How to name the file of `row` to the user."""
+        path = self.paths[row]
+        return f"line {self.lines[row]}: {path}" if self.lines else path
+
+
+def file_digest(path: str, stat: os.stat_result) -> int:
+    """A number that changes with the file's name, size or modification time; sums of it do not depend on the order."""
+    text = f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
+
+
+def class_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Class names in label order: sorted, and by value where all are whole numbers, so that class "10" does not precede "2"."""
+    ordered = sorted(set(names))
+    if all(name.isascii() and name.isdigit() for name in ordered):
+        ordered.sort(key=int)
+    return tuple(ordered)
+
+
+def check_classes(source: str, class_names: tuple[str, ...]) -> None:
+    """Refuse data with fewer than two classes.
+
+    Raises:
+        DataError: naming the class that there is.
+    """
+    if len(class_names) < 2:
+        raise DataError(
+            f"{source}: got {len(class_names)} class ({', '.join(class_names) or 'no labelled images'}), expected at least two"
+        )
+
+
+def hold_out(files: ImageFiles, options: LoadOptions) -> None:
+    """Move `test_fraction` of the labelled rows of each class behind the training rows, chosen by `test_seed`.
+
+    Raises:
+        DataError: if there are test rows already, or a class would have no row left on one side.
+    """
+    if options.test_fraction == 0.0:
+        return
+    if files.num_train < len(files.paths):
+        raise DataError(f"{files.source}: got both test images and test_fraction, expected one of them; leave one out")
+    is_test = np.zeros(len(files.paths), bool)
+    for k, class_name in enumerate(files.class_names):
+        members = np.flatnonzero(files.labels == k)
+        count = round(options.test_fraction * len(members))
+        if not 0 < count < len(members):
+            raise DataError(
+                f"{files.source}: test_fraction {options.test_fraction} of the {len(members)} images of class {class_name!r} "
+                f"is {count}, expected at least one image for testing and one for training"
+            )
+        is_test[np.random.default_rng((options.test_seed, k)).permutation(members)[:count]] = True
+    order = np.argsort(is_test, kind="stable")
+    files.paths = [files.paths[row] for row in order]
+    files.lines = [files.lines[row] for row in order] if files.lines else []
+    files.labels = files.labels[order]
+    files.num_train = int((~is_test).sum())
+
+
+def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    """Decode `files` (or open the cache of an earlier time) and make a dataset of them.
+
+    Raises:
+        DataError: on mixed sizes without `size`, too many unreadable files, or a class that loses all its images.
+    """
+    hold_out(files, options)
+    order = hashlib.sha256("\0".join(files.paths).encode("utf-8", "surrogateescape")).hexdigest()
+    key = cache_key("files", os.path.abspath(files.root), files.digest, order, f"size={options.size}")
+    pool = DecodePool(files.root, files.paths, files.name, options, len(files.skipped))
+    entry = open_or_build(key, options.cache_dir, pool.build)
+
+    bad_rows = [row for row, _ in entry.meta["skipped"]]
+    bad = [Skipped(files.name(row), reason) for row, reason in entry.meta["skipped"]]
+    report = LoadReport(files.source, files.skipped + bad, entry.meta["conversions"], files.ignored, cache=entry.folder)
+    _check_skipped(report, len(files.paths), options)
+    kept = np.ones(len(files.paths), bool)
+    kept[bad_rows] = False
+    labels = torch.from_numpy(files.labels[kept])
+    num_train = int(kept[: files.num_train].sum())
+    train = Split(entry.images[:num_train], labels[:num_train])
+    test = Split(entry.images[num_train:], labels[num_train:]) if num_train < len(labels) else None
+    _check_nonempty(files, train)
+    return Dataset(name, files.class_names, train, test), report
+
+
+def _check_skipped(report: LoadReport, total: int, options: LoadOptions) -> None:
+    """The limit once more, for a cache that was built under a laxer one; and a warning."""
+    if not report.skipped:
+        return
+    limit = options.skip_limit(total)
+    listed = f"{len(report.skipped)} files or rows cannot be used:\n{examples(report.skipped)}"
+    if len(report.skipped) > limit:
+        raise DataError(
+            f"{report.source}: {listed}\nexpected at most {limit}; repair or remove them, or raise max_skipped"
+        )
+    report.warnings.append(f"{report.source}: skipped: {listed}")
+
+
+def _check_nonempty(files: ImageFiles, train: Split) -> None:
+    counts = Counter(train.labels.tolist())
+    empty = [class_name for k, class_name in enumerate(files.class_names) if not counts[k]]
+    if empty:
+        raise DataError(f"{files.source}: no training image of class {', '.join(empty)} can be read")
+    if counts[UNLABELED] == len(train):
+        raise DataError(f"{files.source}: no labelled training image can be read")

@@ -1,0 +1,118 @@
+"""`load_dataset`: a dataset by its name or by its path."""
+
+import difflib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from momatch.data.catalog import KNOWN
+from momatch.data.cifar import load_cifar
+from momatch.data.dataset import Dataset
+from momatch.data.digits import load_digits
+from momatch.data.folder import load_folder
+from momatch.data.idx import load_idx
+from momatch.data.manifest import load_manifest
+from momatch.data.npz import load_npz
+from momatch.data.options import LoadOptions
+from momatch.data.places import data_root
+from momatch.data.report import DataError, DataWarning, LoadReport
+from momatch.data.stl10 import load_stl10
+from momatch.data.svhn import load_svhn
+
+_Loader = Callable[[str, Path, LoadOptions], tuple[Dataset, LoadReport]]
+
+_ON_DISK = frozenset({"verify"})
+_FILES = frozenset({"size", "strict", "max_skipped", "test_fraction", "test_seed"})
+
+#: Name -> its loader and the options that mean something to it.
+BY_NAME: dict[str, tuple[_Loader, frozenset[str]]] = {
+    "digits": (load_digits, frozenset()),
+    "mnist": (load_idx, _ON_DISK),
+    "fashion-mnist": (load_idx, _ON_DISK),
+    "kmnist": (load_idx, _ON_DISK),
+    "cifar10": (load_cifar, _ON_DISK),
+    "cifar100": (load_cifar, _ON_DISK),
+    "svhn": (load_svhn, _ON_DISK | {"extra"}),
+    "stl10": (load_stl10, _ON_DISK | {"drop_test_duplicates"}),
+}
+
+#: File extension -> the same; "" is a folder.
+BY_EXTENSION: dict[str, tuple[_Loader, frozenset[str]]] = {
+    "": (load_folder, _FILES | {"unlabeled_folders", "test_folder"}),
+    ".csv": (load_manifest, _FILES),
+    ".parquet": (load_manifest, _FILES),
+    ".pq": (load_manifest, _FILES),
+    ".npz": (load_npz, frozenset()),
+}
+
+
+def load_dataset(name_or_path: str | Path, data_dir: str | Path | None = None, **options: Any) -> Dataset:
+    """Load a dataset.
+
+    Args:
+        name_or_path: ``digits``, ``mnist``, ``fashion-mnist``, ``kmnist``, ``cifar10``, ``cifar100``, ``svhn`` or ``stl10``;
+            or the path of an image folder, a .csv or .parquet manifest, or an .npz file. A path that looks like a name is
+            written ``./mnist``.
+        data_dir: where known datasets are looked for and downloaded to; default: ``$MOMATCH_DATA`` or the user's cache folder.
+        **options: see `LoadOptions`.
+
+    Returns:
+        uint8 images (N, C, H, W), int64 labels with -1 for unlabelled, class names and a test split. Images decoded from files
+        are memory-mapped from the cache.
+
+    Raises:
+        DataError: if the data cannot be used: what was found, what was expected, what to do.
+
+    Warns:
+        DataWarning: if part of the data was skipped, or a known dataset is not the whole official one.
+    """
+    dataset, report = load_with_report(name_or_path, data_dir, LoadOptions(**options))
+    for message in report.warnings:
+        warnings.warn(message, DataWarning, stacklevel=2)
+    return dataset
+
+
+def load_with_report(
+    name_or_path: str | Path, data_dir: str | Path | None = None, options: LoadOptions | None = None
+) -> tuple[Dataset, LoadReport]:
+    """As `load_dataset`, but with the account of what was skipped and converted instead of warnings.
+
+    Raises:
+        DataError: if the data cannot be used.
+    """
+    options = options or LoadOptions()
+    name = str(name_or_path)
+    if name in BY_NAME:
+        load, used = BY_NAME[name]
+        options.refuse_unused(name, used)
+        dataset, report = load(name, data_root(data_dir), options)
+        _compare_with_official(dataset, report, options)
+        return dataset, report
+    path = Path(name_or_path).expanduser()
+    if not path.exists():
+        raise DataError(_unknown(name))
+    extension = "" if path.is_dir() else path.suffix.lower()
+    if extension not in BY_EXTENSION or (path.is_file() and not extension):
+        raise DataError(f"{path}: got a {extension or 'nameless'} file, expected a folder, .csv, .parquet or .npz")
+    load, used = BY_EXTENSION[extension]
+    options.refuse_unused(name, used)
+    return load(path.name, path, options)
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{name!r} is neither a known dataset ({', '.join(BY_NAME)}) nor a path that exists{hint}"
+
+
+def _compare_with_official(dataset: Dataset, report: LoadReport, options: LoadOptions) -> None:
+    """Say so if a known dataset has another number of images than the official one: a subset, or an incomplete copy."""
+    known = KNOWN[dataset.name]
+    got = len(dataset.train), len(dataset.test) if dataset.test is not None else 0
+    expected = known.num_train, known.num_test
+    if got != expected and not (options.extra or options.drop_test_duplicates):
+        report.warnings.append(
+            f"{report.source}: got {got[0]} training and {got[1]} test images, "
+            f"the official {dataset.name} has {expected[0]} and {expected[1]}"
+        )

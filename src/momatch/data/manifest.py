@@ -1,0 +1,180 @@
+"""A manifest: a CSV or Parquet table of image files with the columns ``path``, ``label`` and optionally ``split``.
+
+Paths are relative to the manifest. An empty label means unlabelled. ``split`` is ``train`` (also where empty) or ``test``.
+Labels are names; whole numbers are ordered by value. A row that cannot be used is skipped with its line, within the limit.
+"""
+
+import csv
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from momatch.data.dataset import UNLABELED, Dataset
+from momatch.data.image_files import ImageFiles, check_classes, class_order, file_digest, load_files
+from momatch.data.options import LoadOptions
+from momatch.data.report import DataError, LoadReport, Skipped, examples
+
+#: line, path, label, split
+_Row = tuple[int, str, str, str]
+_SPLITS = {"": False, "train": False, "test": True}
+
+
+def _check_columns(source: Path, columns: list[str]) -> None:
+    if not {"path", "label"} <= set(columns):
+        raise DataError(f"{source}: got the columns {', '.join(columns) or '(none)'}, expected path and label")
+
+
+def _csv_rows(source: Path) -> Iterator[_Row | Skipped]:
+    with open(source, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            columns = [column.strip() for column in next(reader, [])]
+            _check_columns(source, columns)
+            for fields in reader:
+                if not fields:
+                    continue
+                if len(fields) != len(columns):
+                    yield Skipped(f"line {reader.line_num}", f"got {len(fields)} fields, expected {len(columns)}")
+                    continue
+                row = dict(zip(columns, (value.strip() for value in fields), strict=True))
+                yield reader.line_num, row["path"], row["label"], row.get("split", "")
+        except (csv.Error, UnicodeDecodeError) as error:
+            # Where a quote or a character is broken the rest of the file cannot be trusted to be in step.
+            raise DataError(
+                f"{source}: cannot be read after line {reader.line_num} ({error}), expected CSV in UTF-8"
+            ) from error
+
+
+def _cell(value: object) -> str:
+    """A table's cell as text. Whole floats are what pandas makes of integers with gaps."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _parquet_rows(source: Path) -> Iterator[_Row | Skipped]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DataError(f"{source}: Parquet needs pyarrow; pip install pyarrow, or save the manifest as CSV") from error
+    try:
+        table = pq.ParquetFile(source)
+        _check_columns(source, table.schema_arrow.names)
+        columns = [name for name in ("path", "label", "split") if name in table.schema_arrow.names]
+        number = 0
+        for batch in table.iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, _cell(row["path"]), _cell(row["label"]), _cell(row.get("split"))
+    except pa.ArrowException as error:
+        raise DataError(f"{source}: cannot be read as Parquet ({error})") from error
+
+
+@dataclass
+class _Reading:
+    """Rows that can be used so far, and those that cannot."""
+
+    root: str
+    digest: int = 0
+    paths: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    is_test: list[bool] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    first: dict[str, int] = field(default_factory=dict)
+
+    def add(self, line: int, path: str, label: str, split: str) -> None:
+        if not path:
+            self.skipped.append(Skipped(f"line {line}", "the path is empty"))
+            return
+        if split not in _SPLITS:
+            self.skipped.append(Skipped(f"line {line}: {path}", f"got the split {split!r}, expected train or test"))
+            return
+        try:
+            self.digest += file_digest(path, os.stat(os.path.join(self.root, path)))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self.skipped.append(Skipped(f"line {line}: {path}", str(reason)))
+            return
+        self._refuse_conflict(line, path, label, _SPLITS[split])
+        self.paths.append(path)
+        self.labels.append(label)
+        self.is_test.append(_SPLITS[split])
+        self.lines.append(line)
+
+    def _refuse_conflict(self, line: int, path: str, label: str, is_test: bool) -> None:
+        """The same file twice may be meant; with two labels, or for training and testing, it is not."""
+        row = self.first.setdefault(path, len(self.paths))
+        if row == len(self.paths):
+            return
+        if (self.labels[row], self.is_test[row]) != (label, is_test):
+            raise DataError(
+                f"lines {self.lines[row]} and {line} give {path} different labels or splits "
+                f"({self.labels[row]!r} and {label!r}); keep one of them"
+            )
+
+
+def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
+    """Read a manifest; the images are not opened yet.
+
+    Raises:
+        DataError: if it is empty, has no such columns, one class, contradicting rows, or more bad rows than the limit.
+    """
+    reading = _Reading(str(source.parent))
+    for row in _parquet_rows(source) if source.suffix.lower() in (".parquet", ".pq") else _csv_rows(source):
+        if isinstance(row, Skipped):
+            reading.skipped.append(row)
+        else:
+            reading.add(*row)
+    total = len(reading.paths) + len(reading.skipped)
+    if total == 0:
+        raise DataError(f"{source}: got no rows, expected one an image")
+    limit = options.skip_limit(total)
+    if len(reading.skipped) > limit or not reading.paths:
+        raise DataError(
+            f"{source}: {len(reading.skipped)} of {total} rows cannot be used, expected at most {limit}:\n"
+            f"{examples(reading.skipped)}\nRepair or remove them, or raise max_skipped"
+        )
+    return _files(source, reading)
+
+
+def _files(source: Path, reading: _Reading) -> ImageFiles:
+    is_test = np.asarray(reading.is_test, bool)
+    train_names = {label for label, test in zip(reading.labels, reading.is_test, strict=True) if label and not test}
+    names = class_order(train_names)
+    check_classes(str(source), names)
+    number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
+    for row in np.flatnonzero(is_test):
+        if reading.labels[row] not in train_names:
+            raise DataError(
+                f"{source}: line {reading.lines[row]}: got the test label {reading.labels[row]!r}, "
+                "expected a class that training has"
+            )
+    order = np.argsort(is_test, kind="stable")
+    return ImageFiles(
+        str(source),
+        reading.root,
+        names,
+        [reading.paths[row] for row in order],
+        np.asarray([number[reading.labels[row]] for row in order], np.int64),
+        int((~is_test).sum()),
+        reading.digest,
+        [reading.lines[row] for row in order],
+        reading.skipped,
+    )
+
+
+def load_manifest(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    """Load the images that a CSV or Parquet manifest lists.
+
+    Raises:
+        DataError: naming the rows that cannot be used.
+    """
+    return load_files(name, read_manifest(path, options), options)

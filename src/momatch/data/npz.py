@@ -1,0 +1,170 @@
+"""An .npz file of arrays.
+
+Keys, with the spellings that other tools use: ``images`` (``train_images``, ``x_train``), ``labels`` (``train_labels``,
+``y_train``; -1 is unlabelled), and optionally ``unlabeled_images`` (``unlabelled_images``), ``test_images`` (``x_test``),
+``test_labels`` (``y_test``) and ``class_names``. Images are uint8 (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3.
+Nothing is unpickled. Images of more than 1 GiB are streamed into the cache and memory-mapped.
+"""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64, Shaped, UInt8
+from torch import Tensor
+
+from momatch.data.cache import cache_key, open_or_build, write_rows
+from momatch.data.dataset import UNLABELED, Dataset, Split
+from momatch.data.image_files import check_classes
+from momatch.data.options import LoadOptions
+from momatch.data.report import DataError, LoadReport
+
+_KEYS = {
+    "images": ("images", "train_images", "x_train"),
+    "labels": ("labels", "train_labels", "y_train"),
+    "unlabeled_images": ("unlabeled_images", "unlabelled_images"),
+    "test_images": ("test_images", "x_test"),
+    "test_labels": ("test_labels", "y_test"),
+    "class_names": ("class_names",),
+}
+_IN_MEMORY = 1 << 30
+_BLOCK_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class _Images:
+    """An array of images inside the archive: its shape as (N, C, H, W), read in blocks."""
+
+    archive: Path
+    key: str
+    stored: tuple[int, ...]
+    shape: tuple[int, int, int, int]
+
+    def blocks(self) -> Iterator[UInt8[np.ndarray, "_ C H W"]]:
+        row = int(np.prod(self.stored[1:]))
+        step = max(1, _BLOCK_BYTES // row)
+        with zipfile.ZipFile(self.archive) as archive, archive.open(f"{self.key}.npy") as member:
+            _read_header(member)
+            for start in range(0, self.stored[0], step):
+                count = min(step, self.stored[0] - start)
+                raw = np.frombuffer(member.read(count * row), np.uint8).reshape(count, *self.stored[1:])
+                yield (
+                    raw.transpose(0, 3, 1, 2)
+                    if self.stored[1:] != self.shape[1:] and raw.ndim == 4
+                    else raw.reshape(count, *self.shape[1:])
+                )
+
+
+def _read_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(member)
+    return np.lib.format.read_array_header_2_0(member)
+
+
+def _channels_first(path: Path, key: str, stored: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The stored shape as (N, C, H, W)."""
+    if len(stored) == 3:
+        return stored[0], 1, stored[1], stored[2]
+    first, last = len(stored) == 4 and stored[1] in (1, 3), len(stored) == 4 and stored[3] in (1, 3)
+    if first == last:
+        raise DataError(
+            f"{path}: {key}: got shape {stored}, expected (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3 in one place"
+        )
+    if first:
+        return stored[0], stored[1], stored[2], stored[3]
+    return stored[0], stored[3], stored[1], stored[2]
+
+
+def _images(path: Path, key: str) -> _Images:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        stored, fortran, dtype = _read_header(member)
+    if dtype != np.uint8:
+        raise DataError(f"{path}: {key}: got dtype {dtype}, expected uint8 from 0 to 255; scale and convert it first")
+    if fortran and len(stored) > 1:
+        raise DataError(f"{path}: {key}: stored in Fortran order; save np.ascontiguousarray of it")
+    return _Images(path, key, stored, _channels_first(path, key, stored))
+
+
+def _labels(path: Path, key: str, values: Shaped[np.ndarray, "..."], count: int) -> Int64[Tensor, " N"]:
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (count,) or values.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}: {key}: got shape {values.shape} and dtype {values.dtype}, expected integers of shape ({count},)"
+        )
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _read(parts: list[_Images], path: Path, options: LoadOptions) -> tuple[UInt8[Tensor, "N C H W"], Path | None]:
+    """All image arrays one after the other: in memory, or memory-mapped where they are large."""
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    for part in parts:
+        if part.shape[1:] != shape[1:]:
+            raise DataError(
+                f"{path}: got {parts[0].key} of {shape[1:]} and {part.key} of {part.shape[1:]}, expected the same"
+            )
+    blocks = (block for part in parts for block in part.blocks())
+    if np.prod(shape, dtype=np.int64) <= _IN_MEMORY:
+        return torch.from_numpy(np.concatenate(list(blocks))), None
+    stat = os.stat(path)
+    key = cache_key("npz", path.absolute(), stat.st_size, stat.st_mtime_ns, [part.key for part in parts])
+    entry = open_or_build(
+        key, options.cache_dir, lambda part: write_rows(part, blocks, shape, progress=options.progress)
+    )
+    return entry.images, entry.folder
+
+
+def _class_names(small: dict[str, Shaped[np.ndarray, "..."]], train: Int64[Tensor, " N"]) -> tuple[str, ...]:
+    if "class_names" in small:
+        return tuple(str(name) for name in small["class_names"])
+    return tuple(str(k) for k in range(int(train.max()) + 1)) if len(train) else ()
+
+
+def load_npz(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    """Load an .npz file; see the module's docstring for its keys.
+
+    Raises:
+        DataError: if it is damaged, holds pickles, or its arrays do not fit together.
+    """
+    try:
+        return _load(name, path, options)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise DataError(f"{path}: cannot be read as .npz ({error})") from error
+    except ValueError as error:
+        raise error if isinstance(error, DataError) else DataError(f"{path}: {error}") from error
+
+
+def _load(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    report = LoadReport(str(path))
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path}: cannot be read as .npz (no zip archive), expected a file that np.savez wrote")
+    # Opened here, because np.load leaves a file that it cannot read open.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        found = {role: next((key for key in keys if key in archive.files), None) for role, keys in _KEYS.items()}
+        if found["images"] is None or found["labels"] is None:
+            raise DataError(f"{path}: got the arrays {', '.join(archive.files)}, expected at least images and labels")
+        unknown = sorted(set(archive.files) - set(found.values()))
+        small = {role: archive[key] for role, key in found.items() if key and not role.endswith("images")}
+    if unknown:
+        report.warnings.append(f"{path}: not used: {', '.join(unknown)}")
+    arrays = {role: _images(path, key) for role, key in found.items() if key and role.endswith("images")}
+    images, report.cache = _read(list(arrays.values()), path, options)
+    sizes = {role: array.shape[0] for role, array in arrays.items()}
+    labeled = _labels(path, "labels", small["labels"], sizes["images"])
+    labels = torch.cat([labeled, torch.full((sizes.get("unlabeled_images", 0),), UNLABELED)])
+    names = _class_names(small, labels)
+    check_classes(str(path), names)
+    test = None
+    if "test_images" in sizes:
+        if "test_labels" not in small:
+            raise DataError(f"{path}: got test_images without test_labels, expected both")
+        test_labels = _labels(path, "test_labels", small["test_labels"], sizes["test_images"])
+        test = Split(images[len(labels) :], test_labels)
+    return Dataset(name, names, Split(images[: len(labels)], labels), test), report
