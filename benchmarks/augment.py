@@ -16,13 +16,14 @@ import time
 
 import numpy as np
 import torch
-from _record import medians, write_result
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_images
 
-from momatch.augment import OPERATIONS, Normalize, StrongAugment, WeakAugment, geometry
+from _record import medians, write_result
+from momatch.augment import OPERATIONS, StrongAugment, WeakAugment, geometry
 from momatch.augment.draws import below, draw
 from momatch.augment.operations import apply, draw_magnitude
+from momatch.normalize import Normalize
 
 SIZE = 32
 FILL = (125, 123, 114)

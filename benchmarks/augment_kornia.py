@@ -10,12 +10,12 @@ Run: python benchmarks/augment_kornia.py (about half a minute)
 
 import kornia
 import torch
-from _record import medians, write_result
 from kornia import enhance
 from kornia.augmentation import AugmentationSequential, RandomCrop, RandomErasing, RandomHorizontalFlip
 from kornia.augmentation.auto import RandAugment
 from kornia.geometry.transform import rotate, warp_affine
 
+from _record import medians, write_result
 from augment import SIZE, photographs
 from momatch.augment import OPERATIONS, StrongAugment
 from momatch.augment.draws import draw

@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _record import write_result
 from PIL import Image
 
+from _record import write_result
 from momatch.data.locate import find
 from momatch.data.places import data_root
 

@@ -4,10 +4,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from conftest import idx_bytes, write_idx
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import idx_bytes, write_idx
 from momatch.data.idx import load_idx, read_idx
 from momatch.data.report import DataError
 
