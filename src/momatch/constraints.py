@@ -64,7 +64,7 @@ class MMDConstraint(nn.Module):
     ) -> Float[Tensor, ""]:
         """The loss of a batch; arguments and errors as for `momatch.MomentConstraint`."""
         groups, dtype = _groups(z, centers, assignment, variances, whiten=self.whiten)
-        with full_precision(z):
+        with full_precision(z)[1]:
             D = z.shape[1]
             widths = self._widths(D, groups.residuals)
             if self.samples:
@@ -123,7 +123,7 @@ class KLConstraint(nn.Module):
     ) -> Float[Tensor, ""]:
         """The loss of a batch; arguments and errors as for `momatch.MomentConstraint`."""
         groups, _ = _groups(z, centers, assignment, variances, whiten=self.whiten)
-        with full_precision(z):
+        with full_precision(z)[1]:
             u, weights = groups.residuals, groups.weights
             means = groups.mean(u)  # (B, C, D), about the center and in units of the head's sigma
             deviations = u.unsqueeze(2) - means.unsqueeze(1)  # (B, m, C, D)
@@ -144,7 +144,8 @@ def _groups(
         raise ValueError(
             "variances: got None, expected the head's variances (K, D), because whiten=True divides by them"
         )
-    with full_precision(z, centers) as dtype:
+    dtype, without_autocast = full_precision(z, centers)
+    with without_autocast:
         scale = variances.to(dtype) if whiten and variances is not None else None
         return group(z.to(dtype), centers.to(dtype), assignment, scale, padded=True), dtype
 

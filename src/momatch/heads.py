@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from momatch.gaussian import LOG_2PI, gaussian_log_density, mahalanobis_distance, unit_gaussian_log_density
+from momatch.gaussian import gaussian_log_joint, mahalanobis_distance, unit_gaussian_log_joint
 from momatch.precision import full_precision
 from momatch.validation import check_embeddings, check_labels, check_positive_int, is_readable
 
@@ -88,7 +88,8 @@ class GaussianMixtureHead(nn.Module):
             ValueError: if `z` does not end in `embedding_dim`.
         """
         check_embeddings(z, self.embedding_dim)
-        with full_precision(z, self.centers) as dtype:
+        dtype, without_autocast = full_precision(z, self.centers)
+        with without_autocast:
             return mahalanobis_distance(z.to(dtype), self.centers.to(dtype), self.log_variances.to(dtype).exp())
 
     @torch.no_grad()
@@ -180,9 +181,10 @@ class AAGMM(GaussianMixtureHead):
             ValueError: if `z` does not end in `embedding_dim` or is not floating point.
         """
         check_embeddings(z, self.embedding_dim)
-        with full_precision(z, self.centers) as dtype:
-            log_joint = gaussian_log_density(z.to(dtype), self.centers.to(dtype), self.log_variances.to(dtype))
-            return log_joint + (self.log_prior.to(dtype) - 0.5 * self.embedding_dim * LOG_2PI)
+        dtype, without_autocast = full_precision(z, self.centers)
+        with without_autocast:
+            parameters = (self.centers, self.log_variances, self.log_prior)
+            return gaussian_log_joint(z.to(dtype), *(parameter.to(dtype) for parameter in parameters))
 
     def _refit_variances(self, squares: Float[Tensor, "K D"], counts: Float[Tensor, "K 1"]) -> None:
         pooled = squares.sum(0) / counts.sum()  # (D,)
@@ -211,9 +213,9 @@ class KMeans(GaussianMixtureHead):
             ValueError: if `z` does not end in `embedding_dim` or is not floating point.
         """
         check_embeddings(z, self.embedding_dim)
-        with full_precision(z, self.centers) as dtype:
-            log_joint = unit_gaussian_log_density(z.to(dtype), self.centers.to(dtype))
-            return log_joint + (self.log_prior.to(dtype) - 0.5 * self.embedding_dim * LOG_2PI)
+        dtype, without_autocast = full_precision(z, self.centers)
+        with without_autocast:
+            return unit_gaussian_log_joint(z.to(dtype), self.centers.to(dtype), self.log_prior.to(dtype))
 
 
 class Linear(nn.Linear):
@@ -252,7 +254,8 @@ class Linear(nn.Linear):
             ValueError: if `z` does not end in `embedding_dim` or is not floating point.
         """
         check_embeddings(z, self.embedding_dim)
-        with full_precision(z, self.weight) as dtype:
+        dtype, without_autocast = full_precision(z, self.weight)
+        with without_autocast:
             return F.linear(z.to(dtype), self.weight.to(dtype), self.bias.to(dtype))
 
 

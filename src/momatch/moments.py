@@ -99,7 +99,8 @@ class MomentConstraint(nn.Module):
             raise ValueError(
                 "variances: got None, expected the head's variances (K, D), because whiten=True divides by them"
             )
-        with full_precision(z, centers) as dtype:
+        dtype, without_autocast = full_precision(z, centers)
+        with without_autocast:
             if self.order == 0:
                 return z.new_zeros((), dtype=dtype)
             scale = variances.to(dtype) if self.whiten and variances is not None else None

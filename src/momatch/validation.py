@@ -14,9 +14,12 @@ def is_readable(tensor: Tensor) -> bool:
     False on accelerators (a read-back stalls the queue), on ``meta`` (there are no values), while compiling or exporting
     (a data-dependent branch breaks the graph) and inside ``torch.func`` transforms.
     """
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.device.type == "cpu" and not is_traced()
+
+
+def is_traced() -> bool:
+    """True while compiling or exporting, and inside ``torch.func`` transforms."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def check_positive_int(name: str, value: int) -> int:
