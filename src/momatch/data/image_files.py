@@ -124,8 +124,11 @@ def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Data
     kept[bad_rows] = False
     labels = torch.from_numpy(files.labels[kept])
     num_train = int(kept[: files.num_train].sum())
-    train = Split(entry.images[:num_train], labels[:num_train])
-    test = Split(entry.images[num_train:], labels[num_train:]) if num_train < len(labels) else None
+    paths = tuple(path for path, keep in zip(files.paths, kept, strict=True) if keep)
+    train = Split(entry.images[:num_train], labels[:num_train], paths[:num_train])
+    test = None
+    if num_train < len(labels):
+        test = Split(entry.images[num_train:], labels[num_train:], paths[num_train:])
     _check_nonempty(files, train)
     return Dataset(name, files.class_names, train, test), report
 
