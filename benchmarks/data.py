@@ -75,8 +75,8 @@ for _ in range(7):
         images = normalize(torch.cat(views))
     view_rates.append(3 * len(images) / (time.perf_counter() - start))
 print(json.dumps(dict(
-    done=done, load_seconds=load_seconds, rates=rates, view_rates=view_rates[2:], images_mb=(train.images.nbytes + dataset.test.images.nbytes) / 1e6,
-    peak_mb=status("VmHWM"),
+    done=done, load_seconds=load_seconds, rates=rates, view_rates=view_rates[2:],
+    images_mb=(train.images.nbytes + dataset.test.images.nbytes) / 1e6, peak_mb=status("VmHWM"),
 )))
 """,
     "scan": """
