@@ -38,11 +38,10 @@ def crop_flip(
     mirror = images.flip(3)
     before, after = images[..., width - 1 - margin : width - 1], mirror[..., 1 : margin + 1]
     lines = torch.cat((before, mirror, images[..., 1:], after), dim=3)
-    start = below(draws[:, 1], 2 * margin + 1)
+    shift = below(draws[:, 1], 2 * margin + 1)
+    start = shift + width - 1
     if flip:
-        start = torch.where(below(draws[:, 2], 2) == 1, 2 * margin - start, start + width - 1)
-    else:
-        start = start + width - 1
+        start = torch.where(below(draws[:, 2], 2) == 1, 2 * margin - shift, start)
     rows = _cropped(draws[:, 0], height, int(height * padding))  # (n, H)
     first = _line_starts(lines) + (rows * lines.shape[3] + start[:, None])[:, None, :]  # (n, C, H)
     return _copy_rows(lines.flatten(), first, width)
