@@ -32,12 +32,19 @@ def crop_flip(
         Images of the same size.
     """
     height, width = images.shape[2:]
-    rows = _cropped(draws[:, 0], height, int(height * padding))  # (n, H)
-    columns = _cropped(draws[:, 1], width, int(width * padding))  # (n, W)
+    margin = int(width * padding)
+    # Reflection makes a row an even function of period 2 W - 2, with the flipped row just before the row itself. On that
+    # line every crop, flipped or not, is W neighbours: whole rows are copied, which is far faster than pixels.
+    mirror = images.flip(3)
+    before, after = images[..., width - 1 - margin : width - 1], mirror[..., 1 : margin + 1]
+    lines = torch.cat((before, mirror, images[..., 1:], after), dim=3)
+    shift = below(draws[:, 1], 2 * margin + 1)
+    start = shift + width - 1
     if flip:
-        columns = torch.where(below(draws[:, 2:], 2) == 1, columns.flip(1), columns)
-    index = (rows * width)[:, :, None] + columns[:, None, :]
-    return _pick(images, index)
+        start = torch.where(below(draws[:, 2], 2) == 1, 2 * margin - shift, start)
+    rows = _cropped(draws[:, 0], height, int(height * padding))  # (n, H)
+    first = _line_starts(lines) + (rows * lines.shape[3] + start[:, None])[:, None, :]  # (n, C, H)
+    return _copy_rows(lines.flatten(), first, width)
 
 
 def _cropped(draws: Int64[Tensor, " n"], size: int, margin: int) -> Int64[Tensor, "n size"]:
@@ -45,6 +52,17 @@ def _cropped(draws: Int64[Tensor, " n"], size: int, margin: int) -> Int64[Tensor
     start = below(draws, 2 * margin + 1) - margin
     place = start[:, None] + torch.arange(size, device=draws.device)
     return (size - 1) - ((size - 1) - place.abs()).abs()
+
+
+def _line_starts(lines: UInt8[Tensor, "n C H L"]) -> Int64[Tensor, "n C 1"]:
+    """Where the first line of each channel starts in the flattened lines."""
+    n, channels, height, length = lines.shape
+    return torch.arange(n * channels, device=lines.device).view(n, channels, 1) * (height * length)
+
+
+def _copy_rows(levels: UInt8[Tensor, " m"], first: Int64[Tensor, "n C H"], width: int) -> UInt8[Tensor, "n C H {width}"]:
+    """Images whose rows are the `width` levels from each of `first` on."""
+    return levels.unfold(0, width, 1).index_select(0, first.flatten()).view(*first.shape, width)
 
 
 def _pick(images: UInt8[Tensor, "n C h w"], index: Int64[Tensor, "n H W"]) -> UInt8[Tensor, "n C H W"]:
@@ -74,6 +92,30 @@ def warp(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UI
     row = ((d * x) + (e * y + (f + ONE))).bitwise_right_shift_(16).clamp_(0, height + 1)
     index = row.mul_(width + 2).add_(column)
     return _pick(pad(images, (1, 1, 1, 1)), index.long())
+
+
+def slide(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UInt8[Tensor, "n C H W"]:
+    """What `warp` does, for maps that keep rows in one piece: shear along x and translation (a = e = 1, d = 0).
+
+    Args:
+        images: the batch.
+        matrices: as in `warp`; a, d and e are not read.
+
+    Returns:
+        Images of the same size.
+    """
+    n, channels, height, width = images.shape
+    _, b, c, _, _, f = matrices[:, :, None].unbind(1)  # each (n, 1)
+    y = torch.arange(height, device=images.device)
+    row = y + (f >> 16)
+    shift = ((b * y + c) >> 16).clamp(-width, width)
+    shift = torch.where((row >= 0) & (row < height), shift, width)
+    # A black row before the first and after each: shifted by at most a width, a row ends in black on either side.
+    levels = images.new_zeros(images.numel() * 2 + width)
+    lines = levels[width:].view(n, channels, height, 2 * width)
+    lines[..., :width] = images
+    within = row.clamp(0, height - 1) * (2 * width) + shift + width  # (n, H)
+    return _copy_rows(levels, _line_starts(lines) + within[:, None, :], width)
 
 
 def affine_matrices(
@@ -144,7 +186,5 @@ def cutout(
         within.append(((place >= 0) & (place < pixels[:, None])).to(torch.uint8))
     # Bit masks, because a select between bytes is not vectorised on CPUs and takes ten times as long.
     square = within[0].mul_(255)[:, None, :, None] & within[1].mul_(255)[:, None, None, :]  # (n, 1, H, W)
-    painted = images & ~square
-    for channel, level in enumerate(fill):
-        painted[:, channel] |= square[:, 0] & level
-    return painted
+    level = constant(tuple(fill), images.device).to(torch.uint8)[:, None, None]
+    return (images ^ level).bitwise_and_(square).bitwise_xor_(images)

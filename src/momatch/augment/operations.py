@@ -27,8 +27,9 @@ PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "color": blends.color,
     "sharpness": blends.sharpness,
 }
-#: Operations on places: affine maps, which share one gather.
-AFFINE = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+#: Operations on places: affine maps, first those that take rows apart, then those that slide whole rows.
+WARPS = ("rotate", "shear_y")
+SLIDES = ("shear_x", "translate_x", "translate_y")
 #: Lowest and highest magnitude; an operation without one ignores it. The bits of posterize are truncated: 4, 5, 6 or 7.
 RANGES: dict[str, tuple[float, float]] = {
     "autocontrast": (0, 0),
@@ -40,13 +41,13 @@ RANGES: dict[str, tuple[float, float]] = {
     "color": (0.05, 0.95),
     "sharpness": (0.05, 0.95),
     "rotate": (-30, 30),
-    "shear_x": (-0.3, 0.3),
     "shear_y": (-0.3, 0.3),
+    "shear_x": (-0.3, 0.3),
     "translate_x": (-0.3, 0.3),
     "translate_y": (-0.3, 0.3),
     "identity": (0, 0),
 }
-#: Families stand together: samples sorted by operation fall into one run of affine operations.
+#: Families stand together: samples sorted by operation fall into one run of each.
 OPERATIONS = tuple(RANGES)
 
 
@@ -125,9 +126,11 @@ def _apply_grouped(
             groups = zip(names, torch.split(images, sizes), torch.split(magnitude[order, slot], sizes), strict=True)
             parts = [PIXELS[name](x, m) for name, x, m in groups if name in PIXELS and len(x)]
             first = sum(map(len, parts))
-            last = first + sum(size for name, size in zip(names, sizes, strict=True) if name in AFFINE)
-            if first < last:
-                parts.append(geometry.warp(images[first:last], matrices[order[first:last], slot]))
-            images = torch.cat([*parts, images[last:]])
+            for family, move in ((WARPS, geometry.warp), (SLIDES, geometry.slide)):
+                last = first + sum(size for name, size in zip(names, sizes, strict=True) if name in family)
+                if first < last:
+                    parts.append(move(images[first:last], matrices[order[first:last], slot]))
+                first = last
+            images = torch.cat([*parts, images[first:]])
             place = order.argsort()
     return images.index_select(0, place)
