@@ -60,7 +60,9 @@ def _line_starts(lines: UInt8[Tensor, "n C H L"]) -> Int64[Tensor, "n C 1"]:
     return torch.arange(n * channels, device=lines.device).view(n, channels, 1) * (height * length)
 
 
-def _copy_rows(levels: UInt8[Tensor, " m"], first: Int64[Tensor, "n C H"], width: int) -> UInt8[Tensor, "n C H {width}"]:
+def _copy_rows(
+    levels: UInt8[Tensor, " m"], first: Int64[Tensor, "n C H"], width: int
+) -> UInt8[Tensor, "n C H {width}"]:
     """Images whose rows are the `width` levels from each of `first` on."""
     return levels.unfold(0, width, 1).index_select(0, first.flatten()).view(*first.shape, width)
 
