@@ -36,8 +36,11 @@ def crop_flip(
     # Reflection makes a row an even function of period 2 W - 2, with the flipped row just before the row itself. On that
     # line every crop, flipped or not, is W neighbours: whole rows are copied, which is far faster than pixels.
     mirror = images.flip(3)
-    before, after = images[..., width - 1 - margin : width - 1], mirror[..., 1 : margin + 1]
-    lines = torch.cat((before, mirror, images[..., 1:], after), dim=3)
+    lines = images.new_empty((*images.shape[:3], 2 * (width + margin) - 1))
+    lines[..., :margin] = images[..., width - 1 - margin : width - 1]
+    lines[..., margin : margin + width] = mirror
+    lines[..., margin + width - 1 : 2 * width + margin - 1] = images
+    lines[..., 2 * width + margin - 1 :] = mirror[..., 1 : margin + 1]
     shift = below(draws[:, 1], 2 * margin + 1)
     start = shift + width - 1
     if flip:

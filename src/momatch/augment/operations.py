@@ -5,7 +5,7 @@ must read the group sizes, which is free on the CPU. `_apply_masked` computes ev
 read-back and no shape that depends on values, so it is what accelerators, ``meta`` and ``torch.compile`` run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Int64, UInt8
@@ -27,9 +27,16 @@ PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "color": blends.color,
     "sharpness": blends.sharpness,
 }
-#: Operations on places: affine maps, first those that take rows apart, then those that slide whole rows.
-WARPS = ("rotate", "shear_y")
-SLIDES = ("shear_x", "translate_x", "translate_y")
+#: Operations that share work are computed together: (images, magnitude, matrices, samples of each operation) -> images.
+FAMILIES: dict[tuple[str, ...], Callable[[Tensor, Tensor, Tensor, Sequence[int]], Tensor]] = {
+    ("autocontrast", "equalize"): lambda x, magnitude, matrices, sizes: levels.spread(x, sizes),
+    ("posterize",): lambda x, magnitude, matrices, sizes: levels.posterize(x, magnitude),
+    ("solarize",): lambda x, magnitude, matrices, sizes: levels.solarize(x, magnitude),
+    ("brightness", "contrast", "color"): lambda x, magnitude, matrices, sizes: blends.enhance(x, magnitude, sizes),
+    ("sharpness",): lambda x, magnitude, matrices, sizes: blends.sharpness(x, magnitude),
+    ("rotate", "shear_y"): lambda x, magnitude, matrices, sizes: geometry.warp(x, matrices),
+    ("shear_x", "translate_x", "translate_y"): lambda x, magnitude, matrices, sizes: geometry.slide(x, matrices),
+}
 #: Lowest and highest magnitude; an operation without one ignores it. The bits of posterize are truncated: 4, 5, 6 or 7.
 RANGES: dict[str, tuple[float, float]] = {
     "autocontrast": (0, 0),
@@ -47,7 +54,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "translate_y": (-0.3, 0.3),
     "identity": (0, 0),
 }
-#: Families stand together: samples sorted by operation fall into one run of each.
+#: In the order of `FAMILIES`: samples sorted by operation fall into one run of each.
 OPERATIONS = tuple(RANGES)
 
 
@@ -115,22 +122,34 @@ def _apply_grouped(
     magnitude: Int64[Tensor, "n k"],
     names: Sequence[str],
 ) -> UInt8[Tensor, "n C H W"]:
-    matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:])
-    place = torch.arange(len(images))  # where each sample stands in the current order
+    k = operation.shape[1]
     # Many small calls: without autograd's bookkeeping they take a sixth less. The last call, outside, makes an ordinary tensor.
     with torch.inference_mode():
-        for slot in range(operation.shape[1]):
-            order = operation[:, slot].argsort()
+        matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:])
+        orders = operation.argsort(0).unbind(1)
+        counts = (operation[..., None] == torch.arange(len(names))).sum(0).tolist()
+        place = torch.arange(len(images))  # where each sample stands in the current order
+        for slot in range(k):
+            order = orders[slot]
             images = images.index_select(0, place[order])
-            sizes = torch.bincount(operation[:, slot], minlength=len(names)).tolist()
-            groups = zip(names, torch.split(images, sizes), torch.split(magnitude[order, slot], sizes), strict=True)
-            parts = [PIXELS[name](x, m) for name, x, m in groups if name in PIXELS and len(x)]
-            first = sum(map(len, parts))
-            for family, move in ((WARPS, geometry.warp), (SLIDES, geometry.slide)):
-                last = first + sum(size for name, size in zip(names, sizes, strict=True) if name in family)
-                if first < last:
-                    parts.append(move(images[first:last], matrices[order[first:last], slot]))
-                first = last
-            images = torch.cat([*parts, images[first:]])
+            sizes = dict(zip(names, counts[slot], strict=True))
+            images = _apply_sorted(images, magnitude[order, slot], matrices[order, slot], sizes)
             place = order.argsort()
     return images.index_select(0, place)
+
+
+def _apply_sorted(
+    images: UInt8[Tensor, "n C H W"],
+    magnitude: Int64[Tensor, " n"],
+    matrices: Int64[Tensor, "n 6"],
+    sizes: Mapping[str, int],
+) -> UInt8[Tensor, "n C H W"]:
+    """One operation a sample, with the samples in the order of `OPERATIONS`; `sizes` says how many have each."""
+    parts, first = [], 0
+    for family, compute in FAMILIES.items():
+        counts = [sizes.get(name, 0) for name in family]
+        run = slice(first, first + sum(counts))
+        if run.start < run.stop:
+            parts.append(compute(images[run], magnitude[run], matrices[run], counts))
+        first = run.stop
+    return torch.cat([*parts, images[first:]])
