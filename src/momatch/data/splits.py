@@ -96,7 +96,7 @@ def select_labeled(
 
 
 def split_by_seed(
-    examples: Examples,
+    examples: Examples | Split,
     class_names: Sequence[str],
     *,
     labels_per_class: int,
@@ -115,12 +115,13 @@ def split_by_seed(
     Raises:
         ValueError: as `select_labeled`.
     """
+    examples = Examples.of(examples)
     rows = select_labeled(examples.labels, class_names, labels_per_class=labels_per_class, seed=seed)
     return _split(examples, class_names, rows, labeled_in_pool=labeled_in_pool)
 
 
 def split_by_rows(
-    examples: Examples, class_names: Sequence[str], rows: Sequence[int], *, labeled_in_pool: bool = True
+    examples: Examples | Split, class_names: Sequence[str], rows: Sequence[int], *, labeled_in_pool: bool = True
 ) -> SemiSupervised:
     """Show the labels of exactly the examples at `rows`, in that order.
 
@@ -134,6 +135,7 @@ def split_by_rows(
         ValueError: if a row is out of range, repeated or without label, if a class has no row, or if there are fewer
             than two classes.
     """
+    examples = Examples.of(examples)
     _class_counts(examples.labels, class_names)
     out_of_range = [row for row in rows if not 0 <= row < len(examples)]
     if out_of_range:
@@ -175,7 +177,7 @@ def split_by_files(
     if unknown:
         raise ValueError(f"files: got {_some(unknown)}, expected names such as {split.files[0]!r}")
     rows = [row_of[file] for file in files]
-    return split_by_rows(Examples.of(split), class_names, rows, labeled_in_pool=labeled_in_pool)
+    return split_by_rows(split, class_names, rows, labeled_in_pool=labeled_in_pool)
 
 
 def split_as_labeled(examples: Examples, class_names: Sequence[str], *, labeled_in_pool: bool = True) -> SemiSupervised:
