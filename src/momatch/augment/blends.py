@@ -85,4 +85,4 @@ def _gray(levels: Int32[Tensor, "n C H W"]) -> Int32[Tensor, "n 1 H W"]:
 
 
 def _column(values: Int64[Tensor, " n"]) -> Int32[Tensor, "n 1 1 1"]:
-    return values.int()[:, None, None, None]
+    return values.int().view(-1, 1, 1, 1)

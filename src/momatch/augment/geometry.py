@@ -72,8 +72,9 @@ def _copy_rows(
 
 def _pick(images: UInt8[Tensor, "n C h w"], index: Int64[Tensor, "n H W"]) -> UInt8[Tensor, "n C H W"]:
     n, channels = images.shape[:2]
-    flat = index.flatten(1)[:, None, :].expand(n, channels, index[0].numel() if n else 0)
-    return images.flatten(2).gather(2, flat).view(n, channels, *index.shape[1:])
+    height, width = index.shape[1:]
+    flat = index.view(n, 1, height * width).expand(n, channels, height * width)
+    return images.flatten(2).gather(2, flat).view(n, channels, height, width)
 
 
 def warp(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UInt8[Tensor, "n C H W"]:
@@ -89,7 +90,7 @@ def warp(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UI
     """
     height, width = images.shape[2:]
     # int32 halves the memory traffic; coordinates fit because sizes are checked to stay under 2^14.
-    a, b, c, d, e, f = matrices.int()[:, :, None, None].unbind(1)
+    a, b, c, d, e, f = matrices.int().view(-1, 6, 1, 1).unbind(1)
     x = torch.arange(width, device=images.device, dtype=torch.int32)
     y = torch.arange(height, device=images.device, dtype=torch.int32)[:, None]
     # A black frame of one pixel takes every coordinate outside the image, so no second pass has to blank them.
@@ -110,7 +111,7 @@ def slide(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> U
         Images of the same size.
     """
     n, channels, height, width = images.shape
-    _, b, c, _, _, f = matrices[:, :, None].unbind(1)  # each (n, 1)
+    _, b, c, _, _, f = matrices.view(-1, 6, 1).unbind(1)  # each (n, 1)
     y = torch.arange(height, device=images.device)
     row = y + (f >> 16)
     shift = ((b * y + c) >> 16).clamp(-width, width)
@@ -143,9 +144,11 @@ def affine_matrices(
         "translate_x": (0, 0, 2 * width, 0, 0, 0),
         "translate_y": (0, 0, 0, 0, 0, 2 * height),
     }
-    slope = constant(tuple(slopes.get(name, (0,) * 6) for name in names), operation.device)[operation]
-    identity = constant((2 * ONE, 0, ONE, 0, 2 * ONE, ONE), operation.device)
-    matrices = (slope * magnitude[..., None] + identity + 1) >> 1  # halves are rounded up
+    slope = constant(tuple(slopes.get(name, (0,) * 6) for name in names), operation.device)
+    slope = slope.index_select(0, operation.flatten()).view(*operation.shape, 6)
+    # Before they are halved: the identity, its half pixels, and 1 by which halves are rounded up.
+    identity = constant((2 * ONE + 1, 1, ONE + 1, 1, 2 * ONE + 1, ONE + 1), operation.device)
+    matrices = (slope * magnitude[..., None]).add_(identity).bitwise_right_shift_(1)
     if "rotate" not in names:
         return matrices
     turned = (operation == names.index("rotate"))[..., None]
@@ -161,7 +164,7 @@ def _rotation(degrees: Int64[Tensor, "n k"], height: int, width: int) -> Int64[T
     shift_x = cos * (0.5 - center_x) + sin * (0.5 - center_y) + center_x
     shift_y = sin * (center_x - 0.5) + cos * (0.5 - center_y) + center_y
     entries = torch.stack((cos, sin, shift_x, -sin, cos, shift_y), dim=-1)
-    return (entries * ONE + 0.5).floor().long()
+    return entries.mul_(ONE).add_(0.5).floor_().long()
 
 
 def cutout(

@@ -126,11 +126,10 @@ def _apply_grouped(
     # Many small calls: without autograd's bookkeeping they take a sixth less. The last call, outside, makes an ordinary tensor.
     with torch.inference_mode():
         matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:])
-        orders = operation.argsort(0).unbind(1)
-        counts = (operation[..., None] == torch.arange(len(names))).sum(0).tolist()
+        numbered = operation + torch.arange(k) * len(names)
+        counts = torch.bincount(numbered.flatten(), minlength=k * len(names)).view(k, len(names)).tolist()
         place = torch.arange(len(images))  # where each sample stands in the current order
-        for slot in range(k):
-            order = orders[slot]
+        for slot, order in enumerate(operation.argsort(0).unbind(1)):
             images = images.index_select(0, place[order])
             sizes = dict(zip(names, counts[slot], strict=True))
             images = _apply_sorted(images, magnitude[order, slot], matrices[order, slot], sizes)
