@@ -1,8 +1,9 @@
 """RandAugment's operations, their ranges, and how a batch in which every sample has its own operations is computed.
 
-Two ways, equal bit for bit. `_apply_grouped` sorts the samples by operation and computes each operation on its own samples: it
-must read the group sizes, which is free on the CPU. `_apply_masked` computes every operation for every sample and selects: no
-read-back and no shape that depends on values, so it is what accelerators, ``meta`` and ``torch.compile`` run.
+Two ways, equal bit for bit. `_apply_grouped` sorts the samples by operation and computes each operation on its own samples, with
+numpy (`host`): it must read the group sizes, which is free on the CPU. `_apply_masked` computes every operation for every sample
+with torch and selects: no read-back and no shape that depends on values, so it is what accelerators, ``meta`` and
+``torch.compile`` run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +30,8 @@ PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sharpness": blends.sharpness,
 }
 #: Operations on places: affine maps, first those that take rows apart, then those that slide whole rows.
-AFFINE = {
-    ("rotate", "shear_y"): geometry.warp,
-    ("shear_x", "translate_x", "translate_y"): geometry.slide,
-}
+WARPS = ("rotate", "shear_y")
+SLIDES = ("shear_x", "translate_x", "translate_y")
 #: Lowest and highest magnitude; an operation without one ignores it. The bits of posterize are truncated: 4, 5, 6 or 7.
 RANGES: dict[str, tuple[float, float]] = {
     "autocontrast": (0, 0),
@@ -70,7 +69,7 @@ def draw_magnitude(
     bounds = constant(
         tuple((round(low * ONE), round(high * ONE)) for low, high in (RANGES[name] for name in names)), draws.device
     )
-    low, high = bounds[operation].unbind(-1)
+    low, high = bounds.index_select(0, operation.flatten()).view(*operation.shape, 2).unbind(-1)
     return low + below(draws, high - low)
 
 
@@ -137,15 +136,15 @@ def _change_sorted(
     sizes: Mapping[str, int],
 ) -> None:
     """Apply, in place, one operation a sample; samples stand in the order of `OPERATIONS`, `sizes` of each."""
+    computed = [((name,), compute, magnitude) for name, compute in host.PIXELS.items()]
     first = 0
-    for name, compute in host.PIXELS.items():
-        run = slice(first, first + sizes.get(name, 0))
-        if run.start < run.stop:
-            images[run] = compute(images[run], magnitude[run])
-        first = run.stop
-    for family, move in AFFINE.items():
+    for family, compute, arguments in (*computed, (WARPS, _warp, matrices), (SLIDES, host.slide, matrices)):
         run = slice(first, first + sum(sizes.get(name, 0) for name in family))
         if run.start < run.stop:
-            with torch.inference_mode():  # a tenth faster without autograd's bookkeeping
-                images[run] = move(torch.from_numpy(images[run]), torch.from_numpy(matrices[run])).numpy()
+            images[run] = compute(images[run], arguments[run])
         first = run.stop
+
+
+def _warp(images: UInt8[np.ndarray, "n C H W"], matrices: Int64[np.ndarray, "n 6"]) -> UInt8[np.ndarray, "n C H W"]:
+    with torch.inference_mode():  # a tenth faster without autograd's bookkeeping
+        return geometry.warp(torch.from_numpy(images), torch.from_numpy(matrices)).numpy()
