@@ -16,9 +16,9 @@ def autocontrast(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"
     """Stretch each channel from its darkest and brightest level to 0..255; a channel of one level stays."""
     # Pillow truncates a float64 product. Apple's MPS has no float64: there a level may come out one apart.
     real = torch.float32 if images.device.type == "mps" else torch.float64
-    # The minimum as the maximum of the negative: compiled for the CPU by torch 2.13, the minimum of bytes comes out wrong.
-    low = (~(~images).amax((2, 3), keepdim=True)).to(real)  # (n, C, 1, 1)
-    high = images.amax((2, 3), keepdim=True).to(real)
+    # In 16 bits: compiled for the CPU by torch 2.13, the minimum of bytes comes out wrong.
+    wide = images.short()
+    low, high = (extreme((2, 3), keepdim=True).to(real) for extreme in (wide.amin, wide.amax))  # (n, C, 1, 1)
     flat = high == low
     # Not `255.0 / span`: torch evaluates that as 255 times the reciprocal, which rounds twice.
     scale = torch.where(flat, 1.0, torch.full_like(low, 255.0).div_(high - low))

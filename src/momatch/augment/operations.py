@@ -1,8 +1,8 @@
 """RandAugment's operations, their ranges, and how a batch in which every sample has its own operations is computed.
 
-Two ways, equal bit for bit. `_apply_grouped` sorts the samples by operation and computes each operation on its own samples, with
-numpy (`host`): it must read the group sizes, which is free on the CPU. `_apply_masked` computes every operation for every sample
-with torch and selects: no read-back and no shape that depends on values, so it is what accelerators, ``meta`` and
+Two ways, equal bit for bit. `_apply_grouped` sorts the samples by operation and computes each operation on its own samples,
+with numpy (`host`): it must read the group sizes, which is free on the CPU. `_apply_masked` computes every operation for every
+sample with torch and selects: no read-back and no shape that depends on values, so it is what accelerators, ``meta`` and
 ``torch.compile`` run.
 """
 
