@@ -32,6 +32,9 @@ format: $(INSTALLED)
 benchmarks: $(INSTALLED)
 	$(BIN)/python benchmarks/heads.py
 	$(BIN)/python benchmarks/moments.py
+	$(BIN)/python benchmarks/augment.py
+	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/networks.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "momatch needs Python 3.11 or newer, got %s; set PYTHON=..." % sys.version.split()[0])'

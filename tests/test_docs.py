@@ -1,4 +1,4 @@
-"""The Python blocks of docs/method.md run as they stand, in order and in one namespace."""
+"""The Python blocks of the documents run as they stand, in order and in one namespace a page."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-DOCS = Path(__file__).parents[1] / "docs"
-METHOD = DOCS / "method.md"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+WITH_CODE = [ROOT / "README.md", DOCS / "method.md", DOCS / "data.md"]
 
 
 def python_blocks(path):
@@ -17,14 +18,15 @@ def python_blocks(path):
     return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in matches]
 
 
-def test_python_blocks_run():
-    blocks = python_blocks(METHOD)
-    assert len(blocks) > 5
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_python_blocks_run(page):
+    blocks = python_blocks(page)
+    assert len(blocks) >= 3
     namespace = {}
     with torch.random.fork_rng():
         for line, code in blocks:
             # Blank lines in front make a traceback name the line of the page.
-            exec(compile("\n" * (line - 1) + code, str(METHOD), "exec"), namespace)
+            exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))

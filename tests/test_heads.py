@@ -5,6 +5,7 @@ import io
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,7 +45,7 @@ def test_log_joint_equals_torch_distributions(head_type, learn_prior, D, K):
 
 
 @pytest.mark.parametrize("head_type", GAUSSIAN)
-@pytest.mark.parametrize(("D", "K"), [(1, 1), (5, 3), (64, 100)])
+@pytest.mark.parametrize(("D", "K"), [(1, 1), (5, 3), (5, 40), (64, 100)])
 def test_gradients_equal_the_naive_version(head_type, D, K):
     head = head_type(D, K, learn_prior=True, dtype=torch.float64)
     z = torch.randn(7, D, dtype=torch.float64, requires_grad=True)
@@ -355,3 +356,51 @@ def test_a_checkpoint_that_is_not_finite_is_refused(bad):
     state["1.log_variances"][0, 0] = bad
     with pytest.raises(ValueError, match=r"1\.log_variances: got 1 of 12 non-finite values"):
         model.load_state_dict(state)
+
+
+@pytest.mark.parametrize("head_type", GAUSSIAN)
+@pytest.mark.parametrize("separation", [10.0, 100.0])
+def test_small_heads_are_exact_for_clusters_far_from_each_other(head_type, separation):
+    head = head_type(8, 10)
+    with torch.no_grad():
+        head.centers.normal_(std=separation)
+        z = head.sample(500)
+        exact = log_density(naive_log_joint(head, z))
+        assert (log_density(head(z)) - exact).abs().max() < 1e-4
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numpy_integers_are_sizes():
+    head = AAGMM(np.int64(6), np.int64(4))
+    assert head(torch.randn(2, 6)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("head_type", ALL)
+def test_state_can_be_assigned_to_a_head_without_storage(head_type):
+    state = head_type(6, 4).state_dict()
+    head = head_type(6, 4, device="meta")
+    head.load_state_dict(state, assign=True)
+    assert head(torch.randn(2, 6)).isfinite().all()
+    if isinstance(head, AAGMM | KMeans):
+        assert head.mahalanobis(torch.randn(2, 6)).isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own: its forward mode still uses torch.jit
+@pytest.mark.parametrize("head_type", ALL)
+@pytest.mark.parametrize("K", [4, 40])
+def test_forward_mode_differentiation(head_type, K):
+    head, z, direction = head_type(6, K, dtype=torch.float64), torch.randn(3, 6).double(), torch.randn(3, 6).double()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(z, direction)
+        got = torch.autograd.forward_ad.unpack_dual(head(dual)).tangent
+    step = 1e-6
+    torch.testing.assert_close(
+        got, (head(z + step * direction) - head(z - step * direction)) / (2 * step), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_a_checkpoint_whose_variances_are_no_numbers_is_refused():
+    state = AAGMM(4, 3).state_dict()
+    state["log_variances"][0, 0] = -2000.0
+    with pytest.raises(ValueError, match="log_variances: got 1 of 12"):
+        AAGMM(4, 3).load_state_dict(state)

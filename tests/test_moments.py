@@ -284,3 +284,12 @@ def test_bad_input_names_argument_got_and_expected(replaced, message):
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         MomentConstraint(2, whiten=True)(**(arguments | replaced))
+
+
+def test_a_call_in_inference_mode_leaves_training_as_it_was():
+    constraint, labels = MomentConstraint(2, order_weights=(0.7, 0.3)), torch.arange(20) % 2
+    with torch.inference_mode():
+        constraint(torch.randn(20, 8), torch.zeros(2, 8), labels)
+    z = torch.randn(20, 8, requires_grad=True)
+    constraint(z, torch.zeros(2, 8), labels).backward()
+    assert z.grad.isfinite().all()

@@ -615,3 +615,9 @@ def test_fairness_loss_names_a_bad_weight(unchecked):
 def test_bad_settings_are_named(construct, message):
     with pytest.raises(ValueError, match=message):
         construct()
+
+
+@pytest.mark.parametrize("posterior", [torch.randn(4, 3) * 5, torch.log_softmax(torch.randn(4, 3), -1)])
+def test_logits_and_logarithms_are_not_taken_for_probabilities(posterior):
+    with pytest.raises(ValueError, match=r"posterior: got values from .*expected probabilities"):
+        SoftMatchPolicy(3)(posterior, torch.arange(4))

@@ -9,14 +9,31 @@ from typing import TYPE_CHECKING
 from momatch._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from momatch.augment import StrongAugment as StrongAugment
+    from momatch.augment import WeakAugment as WeakAugment
+    from momatch.backbones import build_backbone as build_backbone
+    from momatch.classifier import Classifier as Classifier
     from momatch.constraints import KLConstraint as KLConstraint
     from momatch.constraints import MMDConstraint as MMDConstraint
+    from momatch.data.batches import BatchStream as BatchStream
+    from momatch.data.contaminate import contaminate as contaminate
+    from momatch.data.contaminate import hold_out_classes as hold_out_classes
+    from momatch.data.dataset import Dataset as Dataset
+    from momatch.data.dataset import Split as Split
+    from momatch.data.load import load_dataset as load_dataset
+    from momatch.data.rows import Examples as Examples
+    from momatch.data.splits import split_as_labeled as split_as_labeled
+    from momatch.data.splits import split_by_files as split_by_files
+    from momatch.data.splits import split_by_rows as split_by_rows
+    from momatch.data.splits import split_by_seed as split_by_seed
+    from momatch.data.torch_dataset import from_torch_dataset as from_torch_dataset
     from momatch.heads import AAGMM as AAGMM
     from momatch.heads import KMeans as KMeans
     from momatch.heads import Linear as Linear
     from momatch.heads import log_density as log_density
     from momatch.heads import log_posterior as log_posterior
     from momatch.moments import MomentConstraint as MomentConstraint
+    from momatch.normalize import Normalize as Normalize
     from momatch.outliers import OutlierDetector as OutlierDetector
     from momatch.outliers import benjamini_hochberg as benjamini_hochberg
     from momatch.pseudo_labels import FixMatchPolicy as FixMatchPolicy
@@ -26,14 +43,31 @@ if TYPE_CHECKING:
 
 #: Public name -> the module that defines it. The type checker reads the block above; a test keeps the two equal.
 _HOME = {
+    "StrongAugment": "augment",
+    "WeakAugment": "augment",
+    "build_backbone": "backbones",
+    "Classifier": "classifier",
+    "KLConstraint": "constraints",
+    "MMDConstraint": "constraints",
+    "BatchStream": "data.batches",
+    "contaminate": "data.contaminate",
+    "hold_out_classes": "data.contaminate",
+    "Dataset": "data.dataset",
+    "Split": "data.dataset",
+    "load_dataset": "data.load",
+    "Examples": "data.rows",
+    "split_as_labeled": "data.splits",
+    "split_by_files": "data.splits",
+    "split_by_rows": "data.splits",
+    "split_by_seed": "data.splits",
+    "from_torch_dataset": "data.torch_dataset",
     "AAGMM": "heads",
     "KMeans": "heads",
     "Linear": "heads",
     "log_density": "heads",
     "log_posterior": "heads",
     "MomentConstraint": "moments",
-    "KLConstraint": "constraints",
-    "MMDConstraint": "constraints",
+    "Normalize": "normalize",
     "OutlierDetector": "outliers",
     "benjamini_hochberg": "outliers",
     "FixMatchPolicy": "pseudo_labels",

@@ -42,13 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``momatch``; returns the exit code: 0, 1 for unusable input, 2 for wrong arguments, 130 when interrupted."""
     parser = _parser()
     words = sys.argv[1:] if argv is None else list(argv)
-    name = next((word for word in words if not word.startswith("-")), None)
+    name = words[0] if words else None
     if name not in COMMANDS:
         parser.parse_args(words)
         parser.print_help()
         return 0
     try:
-        return COMMANDS[name](words[words.index(name) + 1 :])
+        return COMMANDS[name](words[1:])
     except (ValueError, OSError) as error:
         return _fail(name, error)
     except KeyboardInterrupt:

@@ -48,7 +48,7 @@ class MMDConstraint(nn.Module):
         super().__init__()
         if not bandwidths or not all(0 < bandwidth < torch.inf for bandwidth in bandwidths):
             raise ValueError(f"bandwidths: got {bandwidths!r}, expected one or more positive, finite numbers")
-        if samples < 0:
+        if not isinstance(samples, int) or samples < 0:
             raise ValueError(f"samples: got {samples!r}, expected 0 (closed form) or a positive number of draws")
         self.bandwidths = tuple(float(bandwidth) for bandwidth in bandwidths)
         self.samples = samples

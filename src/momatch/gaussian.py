@@ -2,7 +2,7 @@
 
 The squared Mahalanobis distance is two matrix products, d^2 = z^2 @ (1/var)^T - 2 z @ (mu/var)^T + sum(mu^2/var)
 (docs/method.md, "Heads"). In float32 that form loses digits when embeddings and centers lie far from the origin, so both are
-first moved by a common point, the mean of the centers: no distance changes, and the numbers that cancel become small.
+first moved by a common point, the mean of the centers: no distance changes, and what a common offset would cancel is gone.
 """
 
 import math
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from momatch.validation import is_traced
 
@@ -20,6 +21,8 @@ LOG_2PI = math.log(2.0 * math.pi)
 
 #: Up to this many numbers a sample, distances are taken from the differences themselves: exact also at a center.
 DIRECT_CELLS = 4096
+#: The same for log joints, which are on the hot path: 10 classes in 8 dimensions are below it.
+DIRECT_LOG_JOINT = 128
 
 
 def gaussian_log_joint(
@@ -30,11 +33,14 @@ def gaussian_log_joint(
 ) -> Float[Tensor, "*batch K"]:
     """log p(y=k) + log N(z; mu_k, diag(var_k)) for every cluster k.
 
-    In eager mode value and gradient come from `_FusedLogJoint`; under compilation, export and ``torch.func`` from the plain
-    formula, which those can transform.
+    Few numbers are taken directly, which is exact wherever the clusters lie. Otherwise value and gradient come from
+    `_FusedLogJoint` in eager mode, and under compilation, export, ``torch.func`` and forward-mode differentiation from the
+    plain formula, which those can transform; both lose digits as (distance between clusters / sigma)^2 grows.
     """
     constants = log_prior - 0.5 * z.shape[-1] * LOG_2PI
-    if is_traced():
+    if centers.numel() <= DIRECT_LOG_JOINT:
+        return _direct_log_joint(z, centers, log_variances, constants)
+    if is_traced() or forward_ad._current_level >= 0:
         return _plain_log_joint(z, centers, log_variances, constants)
     if z.ndim == 2:
         return _fused_log_joint(z, centers, log_variances, constants)
@@ -46,12 +52,13 @@ def unit_gaussian_log_joint(
     z: Float[Tensor, "*batch D"], centers: Float[Tensor, "K D"], log_prior: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch K"]:
     """`gaussian_log_joint` with every variance 1: one matrix product, because z^2 counts alike for all clusters."""
+    constants = log_prior - 0.5 * z.shape[-1] * LOG_2PI
+    if centers.numel() <= DIRECT_LOG_JOINT:
+        return constants - 0.5 * (z.unsqueeze(-2) - centers).square().sum(-1)
     shift = centers.detach().mean(0)
     z, centers = z - shift, centers - shift
-    constant = log_prior - 0.5 * z.shape[-1] * LOG_2PI
-    linear = F.linear(z, centers, constant - 0.5 * centers.square().sum(-1))
-    squared_norm: Tensor = torch.linalg.vecdot(z, z)
-    return linear - 0.5 * squared_norm.unsqueeze(-1)
+    linear = F.linear(z, centers, constants - 0.5 * centers.square().sum(-1))
+    return linear - 0.5 * z.square().sum(-1, keepdim=True)
 
 
 def mahalanobis_distance(
@@ -68,6 +75,11 @@ def mahalanobis_distance(
     constant = (centers * weighted).sum(-1)
     squared = F.linear(z.square(), precisions, constant) - 2.0 * F.linear(z, weighted)
     return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()
+
+
+def _direct_log_joint(z: Tensor, centers: Tensor, log_variances: Tensor, constants: Tensor) -> Tensor:
+    squared = (z.unsqueeze(-2) - centers).square() * torch.exp(-log_variances)  # (..., K, D)
+    return constants - 0.5 * (squared + log_variances).sum(-1)
 
 
 def _plain_log_joint(z: Tensor, centers: Tensor, log_variances: Tensor, constants: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ whatever the autocast state: at 50 sigma a log joint does not fit in float16.
 """
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from momatch.validation import check_embeddings, check_labels, check_positive_in
 
 #: `refit` keeps each variance above this share of the pooled within-class variance.
 VARIANCE_FLOOR = 1e-4
+#: Beyond this, a variance or its inverse is not a number in float32.
+MAX_LOG_VARIANCE = 85.0
 
 
 def log_posterior(log_joint: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch K"]:
@@ -40,8 +43,6 @@ class GaussianMixtureHead(nn.Module):
         device: where the parameters live.
         dtype: their dtype.
     """
-
-    log_variances: Tensor
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class GaussianMixtureHead(nn.Module):
             nn.init.zeros_(self.prior_logits)
 
     @property
+    @abstractmethod
     def variances(self) -> Float[Tensor, "K D"]:
         """The clusters' variances, (K, D)."""
-        return self.log_variances.exp()
 
     @property
     def log_prior(self) -> Float[Tensor, " K"]:
@@ -90,7 +91,7 @@ class GaussianMixtureHead(nn.Module):
         check_embeddings(z, self.embedding_dim)
         dtype, without_autocast = full_precision(z, self.centers)
         with without_autocast:
-            return mahalanobis_distance(z.to(dtype), self.centers.to(dtype), self.log_variances.to(dtype).exp())
+            return mahalanobis_distance(z.to(dtype), self.centers.to(dtype), self.variances.to(dtype))
 
     @torch.no_grad()
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "n D"]:
@@ -138,8 +139,13 @@ class GaussianMixtureHead(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name, _ in self.named_parameters(recurse=False):
             value = state_dict.get(prefix + name)
-            if isinstance(value, Tensor) and not value.is_meta and not bool(value.isfinite().all()):
-                bad = int((~value.isfinite()).sum())
+            if not isinstance(value, Tensor) or value.is_meta:
+                continue
+            usable = value.isfinite()
+            if name == "log_variances":  # a variance and its inverse must be numbers too
+                usable &= value.abs() < MAX_LOG_VARIANCE
+            if not bool(usable.all()):
+                bad = int((~usable).sum())
                 raise ValueError(
                     f"{prefix}{name}: got {bad} of {value.numel()} non-finite values in the checkpoint, expected finite "
                     "ones; training diverged before it was saved, so load an earlier checkpoint"
@@ -174,6 +180,11 @@ class AAGMM(GaussianMixtureHead):
         with torch.no_grad():
             self.log_variances.uniform_(0.9, 1.1).log_()
 
+    @property
+    def variances(self) -> Float[Tensor, "K D"]:
+        """The clusters' variances, (K, D)."""
+        return self.log_variances.exp()
+
     def forward(self, z: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch K"]:
         """The log joint log p(y=k, x), (..., K), in float32 or better.
 
@@ -203,8 +214,12 @@ class KMeans(GaussianMixtureHead):
 
     def __init__(self, embedding_dim: int, num_classes: int, **options: Any) -> None:
         super().__init__(embedding_dim, num_classes, **options)
-        self.register_buffer("log_variances", torch.zeros_like(self.centers, requires_grad=False), persistent=False)
         self.reset_parameters()
+
+    @property
+    def variances(self) -> Float[Tensor, "K D"]:
+        """The clusters' variances, (K, D): all 1."""
+        return torch.ones_like(self.centers, requires_grad=False)
 
     def forward(self, z: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch K"]:
         """The log joint log p(y=k, x), (..., K), in float32 or better.

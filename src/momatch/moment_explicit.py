@@ -17,7 +17,7 @@ from momatch.clusters import Groups
 from momatch.moment_classes import ARRANGEMENTS, NORMAL_MOMENTS, Partition, cell_weights
 
 #: Monomials of this many samples at once: beyond, they are dropped and computed again in the backward pass.
-MONOMIALS_AT_ONCE = 1 << 21
+MONOMIALS_AT_ONCE = 1 << 19
 
 
 class Monomials(NamedTuple):
@@ -109,5 +109,11 @@ def _partition(indices: tuple[int, ...]) -> Partition:
     return tuple(sorted(counts, reverse=True))
 
 
-# Kept between steps: building it is slow, and copying it to an accelerator would stall.
-_kept_monomials = lru_cache(maxsize=64)(_build_monomials)
+@lru_cache(maxsize=64)
+def _kept_monomials(
+    D: int, order: int, order_weights: tuple[float, ...], device: torch.device, dtype: torch.dtype
+) -> Monomials:
+    """Kept between steps: building the table is slow, and copying it to an accelerator would stall."""
+    # A table made inside of inference_mode could not be trained with later.
+    with torch.inference_mode(False):
+        return _build_monomials(D, order, order_weights, device, dtype)

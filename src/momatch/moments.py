@@ -7,6 +7,7 @@ M is the cluster's sample moment tensor with D^p cells, T that of N(0, I). docs/
 two exact ways to compute it without the cells stand in `momatch.moment_gram` and `momatch.moment_explicit`.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -55,9 +56,9 @@ class MomentConstraint(nn.Module):
         variant: Variant = "paper",
     ) -> None:
         super().__init__()
-        if isinstance(order, bool) or order not in range(MAX_ORDER + 1):
+        if isinstance(order, bool) or not hasattr(order, "__index__") or order not in range(MAX_ORDER + 1):
             raise ValueError(f"order: got {order!r}, expected an integer from 0 to {MAX_ORDER}")
-        if len(order_weights) < order or not all(weight >= 0 for weight in order_weights):
+        if len(order_weights) < order or not all(0 <= weight < math.inf for weight in order_weights):
             raise ValueError(f"order_weights: got {order_weights!r}, expected at least {order} numbers of at least 0")
         if method not in get_args(Method):
             raise ValueError(f"method: got {method!r}, expected one of {get_args(Method)}")
@@ -69,7 +70,7 @@ class MomentConstraint(nn.Module):
                 "order 1 or 2, no whitening and the default weights: it repeats the published code, whose orders 3 and 4 "
                 "are defective; use variant='paper' for anything else"
             )
-        self.order = order
+        self.order = int(order)
         self.whiten = whiten
         self.order_weights = tuple(float(weight) for weight in order_weights)
         self.method = method

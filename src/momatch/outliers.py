@@ -78,6 +78,8 @@ class OutlierDetector(nn.Module):
         quantile: float = 0.99,
     ) -> None:
         super().__init__()
+        if not isinstance(head, AAGMM | KMeans | Linear):
+            raise ValueError(f"head: got {type(head).__name__}, expected AAGMM, KMeans or Linear of momatch")
         if score not in get_args(Score):
             raise ValueError(f"score: got {score!r}, expected one of {get_args(Score)}")
         if threshold not in get_args(Threshold):

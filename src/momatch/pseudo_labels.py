@@ -13,6 +13,8 @@ from momatch.validation import check_fraction, check_positive_int, is_readable
 
 CUTOFF = 0.95
 MOMENTUM = 0.999
+#: How far rounding may take a probability out of 0 to 1, half precision included.
+PROBABILITY_SLACK = 0.01
 
 
 class FixMatchPolicy(nn.Module):
@@ -265,6 +267,13 @@ def _prepare(
             raise ValueError(
                 f"indices: got {low} to {high}, expected 0 to {num_samples - 1}, places in the unlabelled pool"
             )
+    if is_readable(posterior) and bool(
+        (((posterior - 0.5).abs() > 0.5 + PROBABILITY_SLACK) & posterior.isfinite()).any()
+    ):
+        raise ValueError(
+            f"posterior: got values from {posterior.min():.3g} to {posterior.max():.3g}, expected probabilities; "
+            "take log_posterior(log_joint).exp()"
+        )
     posterior = posterior.to(torch.promote_types(posterior.dtype, torch.float32))
     keep = posterior.isfinite().all(-1)
     posterior = torch.where(keep.unsqueeze(1), posterior, 0.0)

@@ -28,9 +28,9 @@ def check_positive_int(name: str, value: int) -> int:
     Raises:
         ValueError: if it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise ValueError(f"{name}: got {value!r}, expected an integer of at least 1")
-    return value
+    return int(value)
 
 
 def check_fraction(name: str, value: float) -> float:

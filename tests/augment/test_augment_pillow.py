@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pillow_reference import ONE, PILLOW, cutout, to_pillow, to_tensor, weak
 
 from momatch.augment import OPERATIONS, StrongAugment, WeakAugment, geometry, host
 from momatch.augment.blends import luma
 from momatch.augment.draws import draw
 from momatch.augment.operations import PIXELS, RANGES, apply, draw_magnitude
+from tests.augment.pillow_reference import ONE, PILLOW, cutout, to_pillow, to_tensor, weak
 
 
 def as_reference(images, name, magnitude):

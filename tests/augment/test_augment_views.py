@@ -56,7 +56,7 @@ def test_a_function_of_its_arguments(augment):
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
     assert torch.equal(augment(images, seed=1, step=2), view)
-    for other in ({"seed": 2, "step": 2}, {"seed": 1, "step": 3}, {"seed": 1, "step": 2, "view": 1}):
+    for other in ({"seed": 2, "step": 2}, {"seed": 1, "step": 3}, {"seed": 1, "step": 2, "view": 7}):
         assert not torch.equal(augment(images, **other), view)
 
 
@@ -205,3 +205,10 @@ def test_compiles_into_one_graph():
         "    assert torch.equal(compiled(images, draws), augment(images, seed=0, step=step))\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
+
+
+def test_weak_and_strong_views_of_a_step_do_not_share_their_numbers():
+    images = random_images(64)
+    only_weak = StrongAugment(num_operations=0, cutout=0.0)
+    assert not torch.equal(only_weak(images, seed=0, step=0), WeakAugment()(images, seed=0, step=0))
+    assert torch.equal(only_weak(images, seed=0, step=0, view=3), only_weak(images, seed=0, step=0, view=3))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from momatch.augment import StrongAugment
 from momatch.data.batches import Batch, BatchStream
 from momatch.data.rows import ImageRows
 
@@ -49,7 +50,8 @@ class WatchedRows(ImageRows):
 
 
 def tensors(batch):
-    return [getattr(batch, field.name) for field in dataclasses.fields(Batch) if field.name != "step"]
+    values = [getattr(batch, field.name) for field in dataclasses.fields(Batch)]
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def assert_same(one, other):
@@ -247,3 +249,22 @@ def test_supervised_training_needs_no_pool(budget):
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         make_stream(**arguments)
+
+
+def test_views_of_the_ranks_are_those_of_the_whole_batch():
+    whole = next(make_stream())
+    strong = StrongAugment()
+    expected = strong(whole.unlabeled_images, seed=0, step=whole.step)
+    parts = [next(make_stream(rank=rank, world_size=2)) for rank in range(2)]
+    got = [strong(part.unlabeled_images, seed=0, step=part.step, offset=part.unlabeled_offset) for part in parts]
+    assert torch.equal(torch.cat(got), expected)
+    assert parts[1].labeled_offset == len(parts[0].labeled_images)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_plain_tensors_and_numpy_s_integers_will_do():
+    stream = BatchStream(
+        LABELED_IMAGES, LABELS, POOL_IMAGES, labeled_batch_size=4, unlabeled_batch_size=8, seed=np.int64(3)
+    )
+    assert len(next(stream).unlabeled_images) == 8
+    assert json.loads(json.dumps(stream.state_dict())) == stream.state_dict()

@@ -24,6 +24,8 @@ def test_classes_in_order_and_unlabelled_last(folder, options):
     assert dataset.class_names == ("cat", "dog", "emu")
     assert dataset.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [-1] * 2
     assert levels(dataset.train) == list(range(10, 80, 5))
+    assert len(dataset.train.files) == len(dataset.train)
+    assert all((folder / file).is_file() for file in dataset.train.files)
     assert dataset.test is None
     assert report.skipped == []
     assert report.conversions == {}

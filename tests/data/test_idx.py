@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import idx_bytes, write_idx
 from momatch.data.idx import load_idx, read_idx
 from momatch.data.report import DataError
+from tests.data.conftest import idx_bytes, write_idx
 
 
 @pytest.fixture(params=["", ".gz"])

@@ -36,7 +36,7 @@ def test_options_without_meaning_are_refused(folder):
         load_dataset("digits", size=8)
     with pytest.raises(DataError, match="drop_test_duplicates has no meaning"):
         load_dataset(folder, drop_test_duplicates=True)
-    with pytest.raises(TypeError, match="sise"):
+    with pytest.raises(DataError, match="sise"):
         load_dataset("digits", sise=8)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from momatch.data.dataset import UNLABELED, Split
 from momatch.data.permutations import Purpose, bit_stream
 from momatch.data.rows import Examples
-from momatch.data.splits import select_labeled, split_by_rows, split_by_seed
+from momatch.data.splits import select_labeled, split_as_labeled, split_by_files, split_by_rows, split_by_seed
 
 PAPER_SEEDS = (3474173998, 273230791, 3586106167, 1325645050, 2564231920)
 
@@ -150,3 +150,28 @@ def test_at_least_one_label_a_class(labels_per_class):
 def test_labels_beyond_the_classes_are_refused():
     with pytest.raises(ValueError, match="labels: got 0 to 2, expected -1"):
         select_labeled(torch.tensor([0, 1, 2]), names(2), labels_per_class=1, seed=0)
+
+
+def test_labels_as_they_are():
+    data = split_as_labeled(make_examples([0, -1, 1, -1, 1]), names(2), labeled_in_pool=False)
+    assert shown(data.labeled_images) == [0, 2, 4]
+    assert data.labels.tolist() == [0, 1, 1]
+    assert shown(data.unlabeled_images) == [1, 3]
+    with pytest.raises(ValueError, match="rows: got none of class 'class 2'"):
+        split_as_labeled(make_examples([0, -1, 1]), names(3))
+
+
+def test_labelled_files_by_name():
+    images = torch.arange(4, dtype=torch.uint8).view(-1, 1, 1, 1)
+    files = ("cat/a.png", "cat/b.png", "dog/a.png", "dog/b.png")
+    split = Split(images, torch.tensor([0, 0, 1, 1]), files)
+    data = split_by_files(split, ["cat", "dog"], ["dog/b.png", "cat/a.png"], labeled_in_pool=False)
+    assert data.labeled_rows.tolist() == [3, 0]
+    assert data.labels.tolist() == [1, 0]
+    assert shown(data.unlabeled_images) == [1, 2]
+    with pytest.raises(ValueError, match=r"files: got 'cat/c.png', expected names such as 'cat/a.png'"):
+        split_by_files(split, ["cat", "dog"], ["cat/c.png"])
+    with pytest.raises(ValueError, match="split: got images without file names"):
+        split_by_files(Split(images, split.labels), ["cat", "dog"], ["cat/a.png"])
+    with pytest.raises(ValueError, match="files: got 1, expected one for each of the 4 images"):
+        Split(images, split.labels, ("a.png",))

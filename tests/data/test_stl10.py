@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_near_duplicates import pictures
 
 from momatch.data.report import DataError
 from momatch.data.stl10 import load_stl10, map_binary
+from tests.data.test_near_duplicates import pictures
 
 
 def write(folder, name, images):

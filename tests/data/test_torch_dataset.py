@@ -71,7 +71,8 @@ def test_iterable_datasets(tmp_path):
 def test_cache_keeps_images_and_labels(images, tmp_path):
     source = Listed([(image, k % 2) for k, image in enumerate(images)])
     first = from_torch_dataset(source, cache_key="mine", cache_dir=tmp_path, progress=False)
-    second = from_torch_dataset(Listed([(images[0], 0)]), cache_key="mine", cache_dir=tmp_path, progress=False)
+    other = Listed([(images[0], 0)] * len(images))  # as long, so the key decides
+    second = from_torch_dataset(other, cache_key="mine", cache_dir=tmp_path, progress=False)
     assert torch.equal(first.train.images, images)
     assert torch.equal(second.train.images, images)
     assert second.train.labels.tolist() == first.train.labels.tolist()

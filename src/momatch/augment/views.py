@@ -27,6 +27,8 @@ class _View(ABC):
 
     #: Random numbers a sample.
     num_draws: int
+    #: Which view of a step this is unless the caller says: weak and strong views must not share their numbers.
+    default_view: int
 
     @abstractmethod
     def apply(self, images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n draws"]) -> UInt8[Tensor, "n C H W"]:
@@ -38,7 +40,7 @@ class _View(ABC):
         *,
         seed: int,
         step: int,
-        view: int = 0,
+        view: int | None = None,
         offset: int = 0,
         stride: int = 1,
     ) -> Shaped[Tensor, "..."]:
@@ -53,7 +55,8 @@ class _View(ABC):
                 floating image is rounded to 256 levels (and clamped, where values cannot be checked) and returned as floating.
             seed: the run's seed.
             step: the training step.
-            view: which view of the step; give the labelled, weak and strong batches of a step different numbers.
+            view: which view of the step; None for 0 where weak and 1 where strong. Give two weak batches of one step (labelled
+                and unlabelled) different numbers.
             offset: position of the first image in the global batch.
             stride: distance in the global batch between consecutive images: the number of processes where they take turns.
 
@@ -71,7 +74,7 @@ class _View(ABC):
             self.num_draws,
             seed=seed,
             step=step,
-            view=view,
+            view=self.default_view if view is None else view,
             offset=offset,
             stride=stride,
             device=images.device,
@@ -91,6 +94,7 @@ class WeakAugment(_View):
     """
 
     num_draws = 3
+    default_view = 0
 
     def __init__(self, *, flip: bool = True, padding: float = 0.125) -> None:
         if not 0 <= padding < 1:
@@ -119,6 +123,8 @@ class StrongAugment(_View):
     Raises:
         ValueError: naming the option that is outside its range.
     """
+
+    default_view = 1
 
     def __init__(
         self,

@@ -54,6 +54,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run ``momatch data``; returns the exit code."""
     arguments = parser().parse_args(argv)
+    if arguments.dataset is None and arguments.contact_sheet is not None:
+        raise ValueError(
+            "--contact-sheet: got no dataset to draw, expected momatch data DATASET --contact-sheet FILE.png"
+        )
     if arguments.dataset is None:
         return list_datasets(arguments.data_dir, arguments.cache_dir)
     return inspect(arguments)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from momatch.data.permutations import Purpose
+from momatch.data.permutations import Purpose, check_seed
 from momatch.data.placement import ResidentImages, StreamedImages, default_device_budget
 from momatch.data.rows import ImageRows
 from momatch.data.sampling import EpochSampler
@@ -31,6 +31,8 @@ class Batch:
         unlabeled_images: uint8, (u, C, H, W).
         unlabeled_indices: (u,) their positions in the unlabelled pool, from 0 to N_u - 1. A position can occur twice,
             where one epoch ends and the next begins.
+        labeled_offset: where this process's labelled part starts in the global batch; views want it.
+        unlabeled_offset: the same for the unlabelled part.
     """
 
     step: int
@@ -39,6 +41,8 @@ class Batch:
     labeled_indices: Int64[Tensor, " b"]
     unlabeled_images: UInt8[Tensor, "u C H W"]
     unlabeled_indices: Int64[Tensor, " u"]
+    labeled_offset: int = 0
+    unlabeled_offset: int = 0
 
 
 class BatchStream:
@@ -69,9 +73,9 @@ class BatchStream:
 
     def __init__(
         self,
-        labeled_images: ImageRows,
+        labeled_images: ImageRows | Tensor,
         labels: Int64[Tensor, " m"],
-        unlabeled_images: ImageRows,
+        unlabeled_images: ImageRows | Tensor,
         *,
         labeled_batch_size: int,
         unlabeled_batch_size: int,
@@ -81,6 +85,8 @@ class BatchStream:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        labeled_images, unlabeled_images = ImageRows.of(labeled_images), ImageRows.of(unlabeled_images)
+        seed = check_seed(seed)
         check_positive_int("labeled_batch_size", labeled_batch_size)
         if unlabeled_batch_size:
             check_positive_int("unlabeled_batch_size", unlabeled_batch_size)
@@ -114,6 +120,8 @@ class BatchStream:
             labeled_indices=labeled_indices,
             unlabeled_images=unlabeled_images,
             unlabeled_indices=unlabeled_indices,
+            labeled_offset=self._sharding["rank"] * len(labeled_indices),
+            unlabeled_offset=self._sharding["rank"] * len(unlabeled_indices),
         )
 
     def __iter__(self) -> Iterator[Batch]:

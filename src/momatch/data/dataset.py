@@ -20,10 +20,12 @@ class Split:
     Attributes:
         images: uint8, (N, C, H, W), C = 1 or 3.
         labels: int64, (N,); `UNLABELED` where the label is not known.
+        files: where each image came from, as the folder or manifest names it; empty if not from files of their own.
     """
 
     images: UInt8[Tensor, "N C H W"]
     labels: Int64[Tensor, " N"]
+    files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.dtype != torch.uint8:
@@ -35,6 +37,8 @@ class Split:
                 f"labels: got shape {tuple(self.labels.shape)} and dtype {self.labels.dtype}, "
                 f"expected int64 ({len(self.images)},)"
             )
+        if self.files and len(self.files) != len(self.images):
+            raise ValueError(f"files: got {len(self.files)}, expected one for each of the {len(self.images)} images")
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -7,10 +7,11 @@ journaled (after the data has reached the disk), so an interrupted build goes on
 import json
 import os
 import shutil
-import warnings
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -159,16 +160,17 @@ class DecodePool:
             yield from map(decode_chunk, tasks)
             return
         pool = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch="3*n_jobs", batch_size=1)
-        outputs = pool(delayed(decode_chunk)(task) for task in tasks)
+        stopped = threading.Event()
+        outputs = pool(delayed(decode_chunk)(task) for task in takewhile(lambda _: not stopped.is_set(), tasks))
         try:
-            # Not "yield from", which would close the pool outside of the filter below.
             while (record := next(outputs, None)) is not None:
                 yield record
         finally:
-            with warnings.catch_warnings():
-                # Stopped early on purpose; joblib would point out the work that was lost.
-                warnings.simplefilter("ignore")
-                outputs.close()
+            # Stopped early: hand out no more tasks and wait for the few under way. Closing the generator instead would race
+            # the pool's own thread.
+            stopped.set()
+            for _ in outputs:
+                pass
 
     def _skip(self, row: int, reason: str) -> Skipped:
         return Skipped(self.name(row), reason)

@@ -82,35 +82,49 @@ def _has_images(folder: Path) -> bool:
 
 def _layout(root: Path, options: LoadOptions) -> tuple[list[str], list[str], str | None]:
     """The folders of classes, of unlabelled images and of the test, relative to `root`."""
-    special = {*options.unlabeled_folders, options.test_folder}
     folders = _subfolders(root)
+    is_unlabeled = {name: name.lower() in {other.lower() for other in options.unlabeled_folders} for name in folders}
     if _has_images(root):
         raise DataError(
             f"{root}: images lie directly in it, expected one subfolder a class; put them in a class's folder or in "
             f"{options.unlabeled_folders[0]}/"
         )
-    test = options.test_folder if options.test_folder in folders else None
+    test = next((name for name in folders if name.lower() == options.test_folder.lower()), None)
     if test and _has_images(root / test):
         raise DataError(
             f"{root / test}: images lie directly in it, expected class folders of test images; if it is a class, choose "
             "another test_folder"
         )
-    classes = [name for name in folders if name not in special]
-    unlabeled = [name for name in folders if name in options.unlabeled_folders]
+    classes = [name for name in folders if name != test and not is_unlabeled[name]]
+    unlabeled = [name for name in folders if is_unlabeled[name]]
     # A class may be called "train" too: then images lie directly in it.
-    if "train" in classes and _subfolders(root / "train") and not _has_images(root / "train"):
-        if classes != ["train"]:
-            others = ", ".join(sorted(set(classes) - {"train"}))
+    train = next((name for name in classes if name.lower() == "train"), None)
+    if train and _subfolders(root / train) and not _has_images(root / train):
+        if classes != [train]:
+            others = ", ".join(sorted(set(classes) - {train}))
             raise DataError(
                 f"{root}: got the folders {others} beside train/, expected only {options.test_folder}/ and "
                 f"{options.unlabeled_folders[0]}/; move them, or name the test folder with test_folder"
             )
-        inner = _subfolders(root / "train")
-        classes = [f"train/{name}" for name in inner if name not in options.unlabeled_folders]
-        unlabeled += [f"train/{name}" for name in inner if name in options.unlabeled_folders]
+        inner = _subfolders(root / train)
+        marks = {name.lower() for name in options.unlabeled_folders}
+        classes = [f"{train}/{name}" for name in inner if name.lower() not in marks]
+        unlabeled += [f"{train}/{name}" for name in inner if name.lower() in marks]
     if not classes and not unlabeled:
         raise DataError(f"{root}: no images and no class folders in it, expected one subfolder a class")
+    _refuse_splits_as_classes(root, classes)
     return classes, unlabeled, test
+
+
+def _refuse_splits_as_classes(root: Path, classes: list[str]) -> None:
+    """Folders that hold no image but all the same subfolders are splits (training/cat, testing/cat), not classes."""
+    inner = [_subfolders(root / name) for name in classes]
+    alike = len(classes) > 1 and len(inner[0]) > 0 and all(names == inner[0] for names in inner)
+    if alike and not any(_has_images(root / name) for name in classes):
+        raise DataError(
+            f"{root}: the folders {', '.join(classes)} all hold {', '.join(inner[0][:5])}, expected one subfolder a class; "
+            "name the folder of training images train and that of test images test"
+        )
 
 
 def scan_folder(root: Path, options: LoadOptions) -> ImageFiles:
@@ -128,7 +142,8 @@ def scan_folder(root: Path, options: LoadOptions) -> ImageFiles:
     if empty:
         raise DataError(f"{root}: no images in the class folder {', '.join(empty)}; fill it or remove it")
     for folder in unlabeled:
-        scan.add(folder, UNLABELED)
+        if not scan.add(folder, UNLABELED):
+            raise DataError(f"{root}: no images in the folder {folder} of unlabelled images; fill it or remove it")
     num_train = len(scan.paths)
     if test is not None:
         unknown = sorted(set(_subfolders(root / test)) - set(names))
@@ -136,6 +151,10 @@ def scan_folder(root: Path, options: LoadOptions) -> ImageFiles:
             raise DataError(f"{root / test}: got the class {', '.join(unknown)}, which training does not have")
         for name in _subfolders(root / test):
             scan.add(f"{test}/{name}", names.index(name))
+        if len(scan.paths) == num_train:
+            raise DataError(
+                f"{root / test}: no images in it, expected test images in class folders; fill it or remove it"
+            )
     labels = np.asarray(scan.labels, np.int64)
     return ImageFiles(str(root), str(root), names, scan.paths, labels, num_train, scan.digest, ignored=scan.ignored)
 

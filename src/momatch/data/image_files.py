@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import Tensor
 
 from momatch.data.cache import cache_key, open_or_build
 from momatch.data.dataset import UNLABELED, Dataset, Split
 from momatch.data.decode_pool import DecodePool
 from momatch.data.options import LoadOptions
+from momatch.data.permutations import Purpose, bit_stream, permutations
 from momatch.data.report import DataError, LoadReport, Skipped, examples
 
 
@@ -65,6 +67,24 @@ def class_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(ordered)
 
 
+def check_class_labels(source: str, class_names: tuple[str, ...], labels: Int64[Tensor, " N"]) -> None:
+    """Refuse class names that do not fit the training labels: repeated, fewer than two, or without a label.
+
+    Raises:
+        DataError: naming the classes.
+    """
+    if len(set(class_names)) < len(class_names):
+        raise DataError(f"{source}: class_names: got {', '.join(class_names)}, expected each name once")
+    check_classes(source, class_names)
+    present = set(labels.tolist())  # a number out of range is `Dataset`'s to refuse
+    empty = [name for k, name in enumerate(class_names) if k not in present]
+    if empty:
+        raise DataError(
+            f"{source}: labels: got none of class {', '.join(empty[:10])}, expected at least one label of every class; "
+            "number the classes from 0 without gaps"
+        )
+
+
 def check_classes(source: str, class_names: tuple[str, ...]) -> None:
     """Refuse data with fewer than two classes.
 
@@ -96,7 +116,8 @@ def hold_out(files: ImageFiles, options: LoadOptions) -> None:
                 f"{files.source}: test_fraction {options.test_fraction} of the {len(members)} images of class {class_name!r} "
                 f"is {count}, expected at least one image for testing and one for training"
             )
-        is_test[np.random.default_rng((options.test_seed, k)).permutation(members)[:count]] = True
+        (shuffled,) = permutations(bit_stream(options.test_seed, Purpose.HELD_OUT, k), 1, len(members))
+        is_test[members[shuffled[:count]]] = True
     order = np.argsort(is_test, kind="stable")
     files.paths = [files.paths[row] for row in order]
     files.lines = [files.lines[row] for row in order] if files.lines else []
@@ -124,8 +145,11 @@ def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Data
     kept[bad_rows] = False
     labels = torch.from_numpy(files.labels[kept])
     num_train = int(kept[: files.num_train].sum())
-    train = Split(entry.images[:num_train], labels[:num_train])
-    test = Split(entry.images[num_train:], labels[num_train:]) if num_train < len(labels) else None
+    paths = tuple(path for path, keep in zip(files.paths, kept, strict=True) if keep)
+    train = Split(entry.images[:num_train], labels[:num_train], paths[:num_train])
+    test = None
+    if num_train < len(labels):
+        test = Split(entry.images[num_train:], labels[num_train:], paths[num_train:])
     _check_nonempty(files, train)
     return Dataset(name, files.class_names, train, test), report
 

@@ -3,6 +3,7 @@
 import difflib
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,11 @@ def load_dataset(name_or_path: str | Path, data_dir: str | Path | None = None, *
     Warns:
         DataWarning: if part of the data was skipped, or a known dataset is not the whole official one.
     """
+    known = {option.name for option in fields(LoadOptions)}
+    for option in options.keys() - known:
+        close = difflib.get_close_matches(option, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise DataError(f"options: got {option!r}, expected one of {', '.join(sorted(known))}{hint}")
     dataset, report = load_with_report(name_or_path, data_dir, LoadOptions(**options))
     for message in report.warnings:
         warnings.warn(message, DataWarning, stacklevel=2)
@@ -97,7 +103,8 @@ def load_with_report(
         raise DataError(f"{path}: got a {extension or 'nameless'} file, expected a folder, .csv, .parquet or .npz")
     load, used = BY_EXTENSION[extension]
     options.refuse_unused(name, used)
-    return load(path.name, path, options)
+    # A folder may be called like a known dataset, whose official statistics it must not be given.
+    return load(f"./{path.name}" if path.name in BY_NAME else path.name, path, options)
 
 
 def _unknown(name: str) -> str:

@@ -21,12 +21,24 @@ def member_path(folder: Path, member: str) -> Path | None:
 
 
 def find(name: str, data_dir: Path) -> tuple[Layout, Path] | None:
-    """The first layout of dataset `name` whose files are all in `data_dir` (or are `data_dir` itself), and its folder."""
+    """The first layout of dataset `name` whose files are all in `data_dir` (or are `data_dir` itself), and its folder.
+
+    Several datasets share their file names (MNIST and its relatives): then `data_dir` itself counts only if it is called like
+    one of the layout's folders, or clothes would be taken for digits.
+    """
     for layout in KNOWN[name].layouts:
-        for folder in (*(data_dir / folder for folder in layout.folders), data_dir):
+        folders = [data_dir / folder for folder in layout.folders]
+        if data_dir.name in layout.folders or not _is_shared(name, layout):
+            folders.append(data_dir)
+        for folder in folders:
             if all(member_path(folder, member) for member in layout.members):
                 return layout, folder
     return None
+
+
+def _is_shared(name: str, layout: Layout) -> bool:
+    others = (other for key, known in KNOWN.items() if key != name for other in known.layouts)
+    return any(set(other.members) == set(layout.members) for other in others)
 
 
 def obtain(name: str, data_dir: Path, options: LoadOptions, extra: tuple[RemoteFile, ...] = ()) -> tuple[Layout, Path]:

@@ -1,6 +1,7 @@
 """A manifest: a CSV or Parquet table of image files with the columns ``path``, ``label`` and optionally ``split``.
 
-Paths are relative to the manifest. An empty label means unlabelled. ``split`` is ``train`` (also where empty) or ``test``.
+Paths are relative to the manifest. An empty label, or -1, means unlabelled.
+``split`` is ``train`` (also where empty) or ``test``.
 Labels are names; whole numbers are ordered by value. A row that cannot be used is skipped with its line, within the limit.
 """
 
@@ -21,11 +22,17 @@ from momatch.data.report import DataError, LoadReport, Skipped, examples
 #: line, path, label, split
 _Row = tuple[int, str, str, str]
 _SPLITS = {"": False, "train": False, "test": True}
+_UNLABELED = ("", str(UNLABELED))
+#: What other tools write where a value is missing: neither a class nor certainly "unlabelled".
+_MISSING = frozenset({"nan", "na", "n/a", "null", "none"})
 
 
 def _check_columns(source: Path, columns: list[str]) -> None:
     if not {"path", "label"} <= set(columns):
         raise DataError(f"{source}: got the columns {', '.join(columns) or '(none)'}, expected path and label")
+    repeated = sorted({column for column in columns if columns.count(column) > 1} & {"path", "label", "split"})
+    if repeated:
+        raise DataError(f"{source}: got the column {', '.join(repeated)} more than once, expected it once")
 
 
 def _csv_rows(source: Path) -> Iterator[_Row | Skipped]:
@@ -55,6 +62,8 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
+    if isinstance(value, bytes | list | dict):
+        raise DataError(f"got {value!r} in a cell, expected text or a whole number; save the column as strings")
     return str(value).strip()
 
 
@@ -94,6 +103,12 @@ class _Reading:
         if not path:
             self.skipped.append(Skipped(f"line {line}", "the path is empty"))
             return
+        if label.lower() in _MISSING:
+            meant = f"got the label {label!r}, expected a class, or nothing for unlabelled"
+            self.skipped.append(Skipped(f"line {line}: {path}", meant))
+            return
+        label = "" if label in _UNLABELED else label
+        split = split.lower()
         if split not in _SPLITS:
             self.skipped.append(Skipped(f"line {line}: {path}", f"got the split {split!r}, expected train or test"))
             return
@@ -111,7 +126,7 @@ class _Reading:
 
     def _refuse_conflict(self, line: int, path: str, label: str, is_test: bool) -> None:
         """The same file twice may be meant; with two labels, or for training and testing, it is not."""
-        row = self.first.setdefault(path, len(self.paths))
+        row = self.first.setdefault(os.path.realpath(os.path.join(self.root, path)), len(self.paths))
         if row == len(self.paths):
             return
         if (self.labels[row], self.is_test[row]) != (label, is_test):
@@ -149,7 +164,14 @@ def _files(source: Path, reading: _Reading) -> ImageFiles:
     is_test = np.asarray(reading.is_test, bool)
     train_names = {label for label, test in zip(reading.labels, reading.is_test, strict=True) if label and not test}
     names = class_order(train_names)
+    if len(names) < 2 and reading.skipped:
+        raise DataError(f"{source}: got {len(names)} class after skipping these rows:\n{examples(reading.skipped)}")
     check_classes(str(source), names)
+    numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
+    if len(set(numbers)) < len(numbers):
+        raise DataError(
+            f"{source}: got the labels {', '.join(names)}, expected each number written in one way (1, not 01)"
+        )
     number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
     for row in np.flatnonzero(is_test):
         if reading.labels[row] not in train_names:

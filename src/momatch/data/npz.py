@@ -21,7 +21,7 @@ from torch import Tensor
 
 from momatch.data.cache import cache_key, open_or_build, write_rows
 from momatch.data.dataset import UNLABELED, Dataset, Split
-from momatch.data.image_files import check_classes
+from momatch.data.image_files import check_class_labels
 from momatch.data.options import LoadOptions
 from momatch.data.report import DataError, LoadReport
 
@@ -123,7 +123,10 @@ def _read(parts: list[_Images], path: Path, options: LoadOptions) -> tuple[UInt8
 
 def _class_names(small: dict[str, Shaped[np.ndarray, "..."]], train: Int64[Tensor, " N"]) -> tuple[str, ...]:
     if "class_names" in small:
-        return tuple(str(name) for name in small["class_names"])
+        names = small["class_names"]
+        if names.ndim != 1:
+            raise DataError(f"class_names: got shape {names.shape}, expected (K,), one name a class")
+        return tuple(str(name) for name in names)
     return tuple(str(k) for k in range(int(train.max()) + 1)) if len(train) else ()
 
 
@@ -155,13 +158,17 @@ def _load(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadRep
     if unknown:
         report.warnings.append(f"{path}: not used: {', '.join(unknown)}")
     arrays = {role: _images(path, key) for role, key in found.items() if key and role.endswith("images")}
+    if arrays["images"].shape[0] == 0:
+        raise DataError(f"{path}: images: got none, expected at least one")
     images, report.cache = _read(list(arrays.values()), path, options)
     sizes = {role: array.shape[0] for role, array in arrays.items()}
     labeled = _labels(path, "labels", small["labels"], sizes["images"])
     labels = torch.cat([labeled, torch.full((sizes.get("unlabeled_images", 0),), UNLABELED)])
     names = _class_names(small, labels)
-    check_classes(str(path), names)
+    check_class_labels(str(path), names, labels)
     test = None
+    if "test_labels" in small and "test_images" not in sizes:
+        raise DataError(f"{path}: got test_labels without test_images, expected both")
     if "test_images" in sizes:
         if "test_labels" not in small:
             raise DataError(f"{path}: got test_images without test_labels, expected both")

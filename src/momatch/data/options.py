@@ -43,6 +43,8 @@ class LoadOptions:
     drop_test_duplicates: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.unlabeled_folders, tuple):
+            raise DataError(f"unlabeled_folders: got {self.unlabeled_folders!r}, expected a tuple of names")
         for name in ("workers", "size"):
             value = getattr(self, name)
             if value is not None and value < 1:

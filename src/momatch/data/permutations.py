@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     LABELED_BATCHES = 1
     UNLABELED_BATCHES = 2
     CONTAMINATION = 3
+    HELD_OUT = 4
 
 
 def check_seed(seed: int) -> int:
@@ -27,9 +28,9 @@ def check_seed(seed: int) -> int:
     Raises:
         ValueError: if it is not.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed: got {seed!r}, expected a non-negative integer")
-    return seed
+    return int(seed)
 
 
 def bit_stream(seed: int, purpose: Purpose, *key: int) -> np.random.PCG64:

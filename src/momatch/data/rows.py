@@ -85,6 +85,19 @@ class ImageRows:
             target[where] = source.numpy()[rows[where] - start]
         return out
 
+    @classmethod
+    def of(cls, images: "ImageRows | Tensor") -> "ImageRows":
+        """Rows as they are; a tensor as all of its rows.
+
+        Raises:
+            ValueError: if it is neither.
+        """
+        if isinstance(images, cls):
+            return images
+        if not isinstance(images, Tensor):
+            raise ValueError(f"images: got {type(images).__name__}, expected a uint8 tensor (N, C, H, W) or ImageRows")
+        return cls([images])
+
     def chunks(self, size: int | None = None) -> Iterator[UInt8[Tensor, "_ C H W"]]:
         """All images in order, `size` at a time; None for as many as fit in `CHUNK_BYTES` (but at least one)."""
         C, H, W = self.image_shape
@@ -129,8 +142,18 @@ class Examples:
             raise ValueError(f"labels: got {len(self.labels)}, expected one for each of the {len(self.images)} images")
 
     @classmethod
-    def of(cls, split: Split) -> "Examples":
-        """All of `split`."""
+    def of(cls, split: "Split | Examples") -> "Examples":
+        """All of `split`; examples as they are.
+
+        Raises:
+            ValueError: if it is neither, as a whole `Dataset` is not.
+        """
+        if isinstance(split, cls):
+            return split
+        if not isinstance(split, Split):
+            raise ValueError(
+                f"examples: got {type(split).__name__}, expected Examples or a Split, such as dataset.train"
+            )
         return cls(ImageRows([split.images]), split.labels)
 
     def __len__(self) -> int:

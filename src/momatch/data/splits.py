@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from momatch.data.dataset import UNLABELED
+from momatch.data.dataset import UNLABELED, Split
 from momatch.data.permutations import Purpose, bit_stream, permutations
 from momatch.data.rows import Examples, ImageRows
 from momatch.validation import check_positive_int
@@ -96,7 +96,7 @@ def select_labeled(
 
 
 def split_by_seed(
-    examples: Examples,
+    examples: Examples | Split,
     class_names: Sequence[str],
     *,
     labels_per_class: int,
@@ -115,12 +115,13 @@ def split_by_seed(
     Raises:
         ValueError: as `select_labeled`.
     """
+    examples = Examples.of(examples)
     rows = select_labeled(examples.labels, class_names, labels_per_class=labels_per_class, seed=seed)
     return _split(examples, class_names, rows, labeled_in_pool=labeled_in_pool)
 
 
 def split_by_rows(
-    examples: Examples, class_names: Sequence[str], rows: Sequence[int], *, labeled_in_pool: bool = True
+    examples: Examples | Split, class_names: Sequence[str], rows: Sequence[int], *, labeled_in_pool: bool = True
 ) -> SemiSupervised:
     """Show the labels of exactly the examples at `rows`, in that order.
 
@@ -134,6 +135,7 @@ def split_by_rows(
         ValueError: if a row is out of range, repeated or without label, if a class has no row, or if there are fewer
             than two classes.
     """
+    examples = Examples.of(examples)
     _class_counts(examples.labels, class_names)
     out_of_range = [row for row in rows if not 0 <= row < len(examples)]
     if out_of_range:
@@ -150,6 +152,47 @@ def split_by_rows(
     if missing:
         raise ValueError(f"rows: got none of class {_some(missing)}, expected at least one row of every class")
     return _split(examples, class_names, chosen, labeled_in_pool=labeled_in_pool)
+
+
+def split_by_files(
+    split: Split, class_names: Sequence[str], files: Sequence[str], *, labeled_in_pool: bool = True
+) -> SemiSupervised:
+    """Show the labels of exactly the images of `files`, in that order.
+
+    Args:
+        split: training images that came from files (`Split.files`).
+        class_names: one name a class.
+        files: their names as `Split.files` has them: relative to the folder, or as the manifest writes them.
+        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+
+    Raises:
+        ValueError: if the images did not come from files, a name is unknown, or as `split_by_rows`.
+    """
+    if not split.files:
+        raise ValueError(
+            "split: got images without file names, expected those of a folder or manifest; use split_by_rows"
+        )
+    row_of = {file: row for row, file in enumerate(split.files)}
+    unknown = [file for file in files if file not in row_of]
+    if unknown:
+        raise ValueError(f"files: got {_some(unknown)}, expected names such as {split.files[0]!r}")
+    rows = [row_of[file] for file in files]
+    return split_by_rows(split, class_names, rows, labeled_in_pool=labeled_in_pool)
+
+
+def split_as_labeled(examples: Examples, class_names: Sequence[str], *, labeled_in_pool: bool = True) -> SemiSupervised:
+    """Show every label that there is: for data whose unlabelled part is already marked so.
+
+    Args:
+        examples: the training images, unlabelled ones among them.
+        class_names: one name a class.
+        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+
+    Raises:
+        ValueError: if a class has no label, or there are fewer than two classes.
+    """
+    rows = torch.nonzero(examples.labels != UNLABELED).flatten().tolist()
+    return split_by_rows(examples, class_names, rows, labeled_in_pool=labeled_in_pool)
 
 
 def _split(

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from momatch.data.cache import cache_key as make_key
 from momatch.data.cache import open_or_build, write_rows
 from momatch.data.dataset import UNLABELED, Dataset, Split
-from momatch.data.image_files import check_classes
+from momatch.data.image_files import check_class_labels
 from momatch.data.report import DataError
 
 _Sample = tuple[UInt8[np.ndarray, "C H W"], int]
@@ -118,7 +118,8 @@ def _read_cached(datasets: Sequence[Any], key: str, cache_dir: str | Path | None
         shape = (sum(map(len, datasets)), channels, height, width)
         return write_rows(part, rows(), shape, progress=False) | {"labels": labels}
 
-    entry = open_or_build(make_key("torch", key), cache_dir, build)
+    sizes = [len(dataset) for dataset in datasets if not isinstance(dataset, IterableDataset)]
+    entry = open_or_build(make_key("torch", key, sizes), cache_dir, build)
     return Split(entry.images, torch.tensor(entry.meta["labels"]))
 
 
@@ -163,5 +164,5 @@ def from_torch_dataset(
     names = class_names if class_names is not None else getattr(dataset, "classes", None)
     if names is None:
         names = [str(k) for k in range(int(train.labels.max()) + 1)]
-    check_classes(name, tuple(map(str, names)))
+    check_class_labels(name, tuple(map(str, names)), train.labels)
     return Dataset(name, tuple(map(str, names)), train, None if test is None else read([test], "test"))
