@@ -20,7 +20,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_images
 
 from _record import medians, write_result
-from momatch.augment import OPERATIONS, StrongAugment, WeakAugment, geometry
+from momatch.augment import OPERATIONS, StrongAugment, WeakAugment, host
 from momatch.augment.draws import below, draw
 from momatch.augment.operations import apply, draw_magnitude
 from momatch.normalize import Normalize
@@ -117,6 +117,7 @@ def steps(images, rounds):
     draws = draw(n, 12, seed=0, step=0)
     operation = below(draws[:, 3:6], len(OPERATIONS))
     magnitude = draw_magnitude(operation, draws[:, 6:9], OPERATIONS)
+    painted = images.numpy().copy()
     weak, normalize = WeakAugment(), Normalize([0.5] * 3, [0.25] * 3)
     work = {
         "random numbers": lambda: draw(n, 12, seed=0, step=0),
@@ -125,7 +126,7 @@ def steps(images, rounds):
             below(draws[:, 3:6], len(OPERATIONS)), draws[:, 6:9], OPERATIONS
         ),
         "three operations": lambda: apply(images, operation, magnitude),
-        "cutout": lambda: geometry.cutout(images, draws[:, 9:], size=0.5, fill=FILL),
+        "cutout": lambda: host.cutout(painted, draws[:, 9:].numpy(), size=0.5, fill=FILL),
         "(afterwards) normalise to float32": lambda: normalize(images),
     }
     return {name: round(taken / n * 1e6, 2) for name, taken in medians(work, repeats=rounds).items()}

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from momatch.augment import OPERATIONS, StrongAugment, WeakAugment, geometry
+from momatch.augment import OPERATIONS, StrongAugment, WeakAugment, geometry, host
 from momatch.augment.blends import luma
 from momatch.augment.draws import draw
-from momatch.augment.operations import RANGES, apply, draw_magnitude
+from momatch.augment.operations import PIXELS, RANGES, apply, draw_magnitude
 from tests.augment.pillow_reference import ONE, PILLOW, cutout, to_pillow, to_tensor, weak
 
 
@@ -58,6 +58,16 @@ def test_equals_pillow_on_edge_cases_of_any_size(name, size):
         assert torch.equal(got, expected)
 
 
+@pytest.mark.parametrize("name", PIXELS)
+def test_torch_operations_equal_those_on_the_host(photos, name):
+    """`apply` above ran numpy, and elsewhere runs torch."""
+    for images in (photos, edge_cases(3, 24, 40)):
+        got, _ = with_magnitudes(images, name)
+        low, high = (round(bound * ONE) for bound in RANGES[name])
+        magnitude = torch.linspace(low, high, len(images), dtype=torch.float64).long()
+        assert torch.equal(PIXELS[name](images, magnitude), got)
+
+
 @pytest.mark.parametrize("name", ["rotate", "shear_x", "shear_y", "translate_x", "translate_y"])
 def test_affine_operations_equal_pillow_at_every_magnitude(name):
     """One image in which every pixel is different, moved by 600 random magnitudes."""
@@ -96,6 +106,8 @@ def test_crop_flip_and_cutout_equal_pillow(height, width, channels, seed):
         for x, d in zip(images, draws.tolist(), strict=True)
     ]
     assert torch.equal(geometry.cutout(images, draws, size=0.5, fill=fill), torch.stack(squares))
+    host.cutout(images.numpy(), draws.numpy(), size=0.5, fill=fill)  # in place
+    assert torch.equal(images, torch.stack(squares))
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -1,7 +1,7 @@
 """Batched weak and strong augmentation on the images' device, equal to Pillow's operations and reproducible from (seed, step).
 
-`views` is the interface; `operations` chooses, `levels`, `blends` and `geometry` compute, `draws` makes the random numbers.
-Why it is written by hand: docs/decisions/0002-augmentation.md.
+`views` is the interface; `operations` chooses, `levels`, `blends` and `geometry` compute (on the CPU mostly `host`), `draws`
+makes the random numbers. Why it is written by hand: docs/decisions/0002-augmentation.md.
 """
 
 from momatch.augment.operations import OPERATIONS

@@ -90,38 +90,14 @@ def warp(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UI
     """
     height, width = images.shape[2:]
     # int32 halves the memory traffic; coordinates fit because sizes are checked to stay under 2^14.
-    a, b, c, d, e, f = matrices.int().view(-1, 6, 1, 1).unbind(1)
+    by_x, by_y, start = matrices.int().view(-1, 2, 3, 1, 1).unbind(2)  # of columns and of rows: each (n, 2, 1, 1)
     x = torch.arange(width, device=images.device, dtype=torch.int32)
     y = torch.arange(height, device=images.device, dtype=torch.int32)[:, None]
     # A black frame of one pixel takes every coordinate outside the image, so no second pass has to blank them.
-    column = ((a * x) + (b * y + (c + ONE))).bitwise_right_shift_(16).clamp_(0, width + 1)
-    row = ((d * x) + (e * y + (f + ONE))).bitwise_right_shift_(16).clamp_(0, height + 1)
+    place = ((by_x * x) + (by_y * y + (start + ONE))).bitwise_right_shift_(16)  # (n, 2, H, W)
+    column, row = place[:, 0].clamp_(0, width + 1), place[:, 1].clamp_(0, height + 1)
     index = row.mul_(width + 2).add_(column)
     return _pick(pad(images, (1, 1, 1, 1)), index.long())
-
-
-def slide(images: UInt8[Tensor, "n C H W"], matrices: Int64[Tensor, "n 6"]) -> UInt8[Tensor, "n C H W"]:
-    """What `warp` does, for maps that keep rows in one piece: shear along x and translation (a = e = 1, d = 0).
-
-    Args:
-        images: the batch.
-        matrices: as in `warp`; a, d and e are not read.
-
-    Returns:
-        Images of the same size.
-    """
-    n, channels, height, width = images.shape
-    _, b, c, _, _, f = matrices.view(-1, 6, 1).unbind(1)  # each (n, 1)
-    y = torch.arange(height, device=images.device)
-    row = y + (f >> 16)
-    shift = ((b * y + c) >> 16).clamp(-width, width)
-    shift = torch.where((row >= 0) & (row < height), shift, width)
-    # A black row before the first and after each: shifted by at most a width, a row ends in black on either side.
-    levels = images.new_zeros(images.numel() * 2 + width)
-    lines = levels[width:].view(n, channels, height, 2 * width)
-    lines[..., :width] = images
-    within = row.clamp(0, height - 1) * (2 * width) + shift + width  # (n, H)
-    return _copy_rows(levels, _line_starts(lines) + within[:, None, :], width)
 
 
 def affine_matrices(

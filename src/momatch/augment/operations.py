@@ -1,17 +1,19 @@
 """RandAugment's operations, their ranges, and how a batch in which every sample has its own operations is computed.
 
-Two ways, equal bit for bit. `_apply_grouped` sorts the samples by operation and computes each operation on its own samples: it
-must read the group sizes, which is free on the CPU. `_apply_masked` computes every operation for every sample and selects: no
-read-back and no shape that depends on values, so it is what accelerators, ``meta`` and ``torch.compile`` run.
+Two ways, equal bit for bit. `_apply_grouped` sorts the samples by operation and computes each operation on its own samples,
+with numpy (`host`): it must read the group sizes, which is free on the CPU. `_apply_masked` computes every operation for every
+sample with torch and selects: no read-back and no shape that depends on values, so it is what accelerators, ``meta`` and
+``torch.compile`` run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from momatch.augment import blends, geometry, levels
+from momatch.augment import blends, geometry, host, levels
 from momatch.augment.draws import below, constant
 from momatch.augment.levels import ONE
 from momatch.validation import is_readable
@@ -27,16 +29,9 @@ PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "color": blends.color,
     "sharpness": blends.sharpness,
 }
-#: Operations that share work are computed together: (images, magnitude, matrices, samples of each operation) -> images.
-FAMILIES: dict[tuple[str, ...], Callable[[Tensor, Tensor, Tensor, Sequence[int]], Tensor]] = {
-    ("autocontrast", "equalize"): lambda x, magnitude, matrices, sizes: levels.spread(x, sizes),
-    ("posterize",): lambda x, magnitude, matrices, sizes: levels.posterize(x, magnitude),
-    ("solarize",): lambda x, magnitude, matrices, sizes: levels.solarize(x, magnitude),
-    ("brightness", "contrast", "color"): lambda x, magnitude, matrices, sizes: blends.enhance(x, magnitude, sizes),
-    ("sharpness",): lambda x, magnitude, matrices, sizes: blends.sharpness(x, magnitude),
-    ("rotate", "shear_y"): lambda x, magnitude, matrices, sizes: geometry.warp(x, matrices),
-    ("shear_x", "translate_x", "translate_y"): lambda x, magnitude, matrices, sizes: geometry.slide(x, matrices),
-}
+#: Operations on places: affine maps, first those that take rows apart, then those that slide whole rows.
+WARPS = ("rotate", "shear_y")
+SLIDES = ("shear_x", "translate_x", "translate_y")
 #: Lowest and highest magnitude; an operation without one ignores it. The bits of posterize are truncated: 4, 5, 6 or 7.
 RANGES: dict[str, tuple[float, float]] = {
     "autocontrast": (0, 0),
@@ -54,7 +49,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "translate_y": (-0.3, 0.3),
     "identity": (0, 0),
 }
-#: In the order of `FAMILIES`: samples sorted by operation fall into one run of each.
+#: Families stand together: samples sorted by operation fall into one run of each.
 OPERATIONS = tuple(RANGES)
 
 
@@ -74,7 +69,7 @@ def draw_magnitude(
     bounds = constant(
         tuple((round(low * ONE), round(high * ONE)) for low, high in (RANGES[name] for name in names)), draws.device
     )
-    low, high = bounds[operation].unbind(-1)
+    low, high = bounds.index_select(0, operation.flatten()).view(*operation.shape, 2).unbind(-1)
     return low + below(draws, high - low)
 
 
@@ -122,33 +117,34 @@ def _apply_grouped(
     magnitude: Int64[Tensor, "n k"],
     names: Sequence[str],
 ) -> UInt8[Tensor, "n C H W"]:
-    k = operation.shape[1]
-    # Many small calls: without autograd's bookkeeping they take a sixth less. The last call, outside, makes an ordinary tensor.
-    with torch.inference_mode():
-        matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:])
-        numbered = operation + torch.arange(k) * len(names)
-        counts = torch.bincount(numbered.flatten(), minlength=k * len(names)).view(k, len(names)).tolist()
-        place = torch.arange(len(images))  # where each sample stands in the current order
-        for slot, order in enumerate(operation.argsort(0).unbind(1)):
-            images = images.index_select(0, place[order])
-            sizes = dict(zip(names, counts[slot], strict=True))
-            images = _apply_sorted(images, magnitude[order, slot], matrices[order, slot], sizes)
-            place = order.argsort()
-    return images.index_select(0, place)
+    matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:]).numpy()
+    magnitudes, changed = magnitude.numpy(), images.numpy()
+    place = np.arange(len(changed))  # where each sample stands in the current order
+    for slot, which in enumerate(operation.numpy().T):
+        order = which.argsort(kind="stable")
+        changed = changed.take(place[order], axis=0)
+        sizes = dict(zip(names, np.bincount(which, minlength=len(names)).tolist(), strict=True))
+        _change_sorted(changed, magnitudes[order, slot], matrices[order, slot], sizes)
+        place[order] = np.arange(len(order))
+    return torch.from_numpy(changed.take(place, axis=0))
 
 
-def _apply_sorted(
-    images: UInt8[Tensor, "n C H W"],
-    magnitude: Int64[Tensor, " n"],
-    matrices: Int64[Tensor, "n 6"],
+def _change_sorted(
+    images: UInt8[np.ndarray, "n C H W"],
+    magnitude: Int64[np.ndarray, " n"],
+    matrices: Int64[np.ndarray, "n 6"],
     sizes: Mapping[str, int],
-) -> UInt8[Tensor, "n C H W"]:
-    """One operation a sample, with the samples in the order of `OPERATIONS`; `sizes` says how many have each."""
-    parts, first = [], 0
-    for family, compute in FAMILIES.items():
-        counts = [sizes.get(name, 0) for name in family]
-        run = slice(first, first + sum(counts))
+) -> None:
+    """Apply, in place, one operation a sample; samples stand in the order of `OPERATIONS`, `sizes` of each."""
+    computed = [((name,), compute, magnitude) for name, compute in host.PIXELS.items()]
+    first = 0
+    for family, compute, arguments in (*computed, (WARPS, _warp, matrices), (SLIDES, host.slide, matrices)):
+        run = slice(first, first + sum(sizes.get(name, 0) for name in family))
         if run.start < run.stop:
-            parts.append(compute(images[run], magnitude[run], matrices[run], counts))
+            images[run] = compute(images[run], arguments[run])
         first = run.stop
-    return torch.cat([*parts, images[first:]])
+
+
+def _warp(images: UInt8[np.ndarray, "n C H W"], matrices: Int64[np.ndarray, "n 6"]) -> UInt8[np.ndarray, "n C H W"]:
+    with torch.inference_mode():  # a tenth faster without autograd's bookkeeping
+        return geometry.warp(torch.from_numpy(images), torch.from_numpy(matrices)).numpy()

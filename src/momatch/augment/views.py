@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from momatch.augment import geometry
+from momatch.augment import geometry, host
 from momatch.augment.draws import below, draw
 from momatch.augment.operations import OPERATIONS, apply, draw_magnitude
 from momatch.validation import check_fraction, is_readable
@@ -165,7 +165,12 @@ class StrongAugment(_View):
         operation = below(which, len(names))
         magnitude = draw_magnitude(operation, how_much, names)
         images = apply(images, operation, magnitude, names)
-        return geometry.cutout(images, square, size=self.cutout, fill=fill) if self.cutout else images
+        if not self.cutout:
+            return images
+        if is_readable(images):
+            host.cutout(images.numpy(), square.numpy(), size=self.cutout, fill=fill)  # of a tensor made above
+            return images
+        return geometry.cutout(images, square, size=self.cutout, fill=fill)
 
 
 def _check(images: Tensor) -> None:
