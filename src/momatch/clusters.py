@@ -62,6 +62,8 @@ def check_clusters(
     centers: Float[Tensor, "K D"],
     assignment: Integer[Tensor, " n"] | Float[Tensor, "n K"],
     variances: Float[Tensor, "K D"] | None,
+    *,
+    whiten: bool = False,
 ) -> None:
     """Check the arguments that all constraints share.
 
@@ -71,6 +73,10 @@ def check_clusters(
     if centers.ndim != 2 or 0 in centers.shape:
         raise ValueError(f"centers: got shape {tuple(centers.shape)}, expected (K, D) with K and D of at least 1")
     check_embeddings(z, centers.shape[1], batch_dims=1)
+    if whiten and variances is None:
+        raise ValueError(
+            "variances: got None, expected the head's variances (K, D), because whiten=True divides by them"
+        )
     if variances is not None and variances.shape != centers.shape:
         raise ValueError(
             f"variances: got shape {tuple(variances.shape)}, expected {tuple(centers.shape)} as the centers"

@@ -139,11 +139,7 @@ class KLConstraint(nn.Module):
 def _groups(
     z: Tensor, centers: Tensor, assignment: Tensor, variances: Tensor | None, *, whiten: bool
 ) -> tuple[Groups, torch.dtype]:
-    check_clusters(z, centers, assignment, variances)
-    if whiten and variances is None:
-        raise ValueError(
-            "variances: got None, expected the head's variances (K, D), because whiten=True divides by them"
-        )
+    check_clusters(z, centers, assignment, variances, whiten=whiten)
     dtype, without_autocast = full_precision(z, centers)
     with without_autocast:
         scale = variances.to(dtype) if whiten and variances is not None else None

@@ -95,11 +95,7 @@ class MomentConstraint(nn.Module):
             ValueError: if shapes do not fit, the batch is empty, an assignment is out of range (checked on the CPU only;
                 elsewhere such a sample belongs to no cluster) or `whiten` has no variances.
         """
-        check_clusters(z, centers, assignment, variances)
-        if self.whiten and variances is None:
-            raise ValueError(
-                "variances: got None, expected the head's variances (K, D), because whiten=True divides by them"
-            )
+        check_clusters(z, centers, assignment, variances, whiten=self.whiten)
         dtype, without_autocast = full_precision(z, centers)
         with without_autocast:
             if self.order == 0:
