@@ -1,0 +1,277 @@
+"""Every setting of a training run, in one flat place: config key = flag of ``momatch train`` = field of `TrainConfig`.
+
+Plain Python: ``momatch train --help`` reads this file and must not wait for torch.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import PurePath
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
+
+Head = Literal["aagmm", "kmeans", "linear"]
+Constraint = Literal["moments", "mmd", "kl"]
+Policy = Literal["flexmatch", "fixmatch", "freematch", "softmatch", "supervised"]
+Outliers = Literal["none", "percentile", "annealed", "chi2"]
+Score = Literal["nearest", "assigned", "farthest", "density"]
+Optimizer = Literal["sgd", "adamw"]
+Schedule = Literal["cosine", "constant"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["float32", "bfloat16", "float16"]
+
+#: Settings that change where and how a run is carried out, but not its result; `resume` may come with other ones.
+RUNTIME_KEYS = frozenset(
+    {
+        "data_dir",
+        "run_dir",
+        "resume",
+        "overwrite",
+        "device",
+        "checkpoint_interval",
+        "keep_checkpoints",
+        "tracker",
+        "progress",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The settings of one training run. The defaults train on scikit-learn's digits in well under a minute.
+
+    Attributes:
+        dataset: a known name (see `momatch data`), an image folder, a .csv/.parquet manifest or an .npz.
+        data_dir: where known datasets lie and are downloaded to ($MOMATCH_DATA).
+        image_size: resize the shorter side of image files to this, then crop the centre to a square.
+        test_fraction: hold out this fraction of each class for testing, where the dataset has no test images.
+        labels_per_class: labels shown of each class, drawn by the seed; 0 shows every label that there is.
+        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+        flip: mirror images at random; "auto": not where mirroring changes the class (digits, mnist, kmnist, svhn).
+        backbone: a known network or package.module:factory of your own.
+        backbone_variant: "published" repeats USB's Wide ResNet exactly.
+        head: the last layer.
+        embedding_dim: size of the embedding; 0 takes the backbone's own features.
+        constraint: what makes clusters Gaussian.
+        moment_order: moments constrained, 1 to 4, each with all lower ones; 0 for no constraint of any kind. By default 1, and 0
+            for the linear head, which has no centers.
+        moment_weight: weight of the constraint in the loss.
+        moment_whiten: constrain to the head's own variances instead of unit variance.
+        moment_variant: "published" repeats the paper's code (orders 1 and 2).
+        moment_assignment: clusters of labelled samples by "label" or, as the published code, by "prediction".
+        policy: how pseudo-labels are weighed; "supervised" uses the labelled images alone.
+        cutoff: confidence from which a pseudo-label counts (fixmatch, flexmatch).
+        unlabeled_weight: weight of the pseudo-label loss.
+        fairness_weight: weight of freematch's fairness loss.
+        outliers: threshold by which outliers are kept out of the pseudo-labels.
+        outlier_score: what the threshold is applied to.
+        outlier_percentile: of the labelled scores (percentile; annealed: where it starts, it ends at 100).
+        outlier_quantile: of the chi-square distribution (chi2).
+        outlier_refit_interval: steps between closed-form refits of the mixture that outliers are judged by; 0: the head as trained.
+        refit: fit the mixture in closed form at the end, for the outlier scores of evaluation and prediction.
+        steps: optimiser steps.
+        labeled_batch_size: labelled images a step.
+        unlabeled_batch_size: unlabelled images a step, each seen in a weak and in a strong view.
+        accumulate: parts that a batch is taken through the network in; gradients add up.
+        forward: "joint": one pass over all views. "split": the weak view apart and without gradient, faster but another algorithm.
+        optimizer: sgd (Nesterov) or adamw.
+        lr: learning rate.
+        head_lr_factor: the head's learning rate is this many times `lr`.
+        momentum: of sgd.
+        weight_decay: not applied to biases, norm layers, centers and variances.
+        clip_norm: largest gradient norm; 0 for no clipping.
+        schedule: "cosine": lr cos(7 pi s / 16 S).
+        warmup_steps: steps over which the learning rate rises to `lr`.
+        ema_decay: of the averaged model that is evaluated and saved.
+        seed: of everything: labelled set, initial weights, batches, views.
+        device: "auto" takes cuda, then mps, then cpu.
+        precision: of the network under autocast; head and constraint stay in float32.
+        channels_last: memory layout of the network.
+        compile: compile the network with torch.compile.
+        max_skipped_steps: skipped steps in a row (loss or gradient not finite) after which the run stops.
+        eval_interval: steps between evaluations on the test images; 0 for one at the end.
+        log_interval: steps between lines of metrics.jsonl.
+        checkpoint_interval: steps between checkpoints; 0 for one at the end.
+        keep_checkpoints: how many of the newest checkpoints stay on disk.
+        tracker: where else metrics go.
+        progress: show progress while training.
+        run_dir: directory of the run; by default runs/ and a name made of the settings.
+        resume: go on with the run in `run_dir`.
+        overwrite: delete the run in `run_dir` and begin anew.
+    """
+
+    dataset: str = "digits"
+    data_dir: str | None = None
+    image_size: int | None = None
+    test_fraction: float = 0.0
+    labels_per_class: int = 4
+    labeled_in_pool: bool = True
+    flip: Literal["auto", "yes", "no"] = "auto"
+
+    backbone: str = "cnn-small"
+    backbone_variant: Literal["default", "published"] = "default"
+    head: Head = "aagmm"
+    embedding_dim: int = 8
+
+    constraint: Constraint = "moments"
+    moment_order: int | None = None
+    moment_weight: float = 1.0
+    moment_whiten: bool = False
+    moment_variant: Literal["paper", "published"] = "paper"
+    moment_assignment: Literal["label", "prediction"] = "label"
+
+    policy: Policy = "flexmatch"
+    cutoff: float = 0.95
+    unlabeled_weight: float = 1.0
+    fairness_weight: float = 0.001
+
+    outliers: Outliers = "none"
+    outlier_score: Score = "nearest"
+    outlier_percentile: float = 90.0
+    outlier_quantile: float = 0.99
+    outlier_refit_interval: int = 0
+    refit: bool = True
+
+    steps: int = 600
+    labeled_batch_size: int = 32
+    unlabeled_batch_size: int = 224
+    accumulate: int = 1
+    forward: Literal["joint", "split"] = "joint"
+
+    optimizer: Optimizer = "sgd"
+    lr: float = 0.03
+    head_lr_factor: float = 1.0
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    clip_norm: float = 1.0
+    schedule: Schedule = "cosine"
+    warmup_steps: int = 0
+    ema_decay: float = 0.99
+
+    seed: int = 0
+    device: Device = "auto"
+    precision: Precision = "float32"
+    channels_last: bool = True
+    compile: bool = False
+    max_skipped_steps: int = 50
+
+    eval_interval: int = 100
+    log_interval: int = 20
+    checkpoint_interval: int = 100
+    keep_checkpoints: int = 2
+    tracker: Literal["none", "tensorboard"] = "none"
+    progress: bool = True
+
+    run_dir: str | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name), field.type)
+        for name in (
+            "steps",
+            "labeled_batch_size",
+            "accumulate",
+            "log_interval",
+            "keep_checkpoints",
+            "max_skipped_steps",
+        ):
+            _check_range(name, getattr(self, name), 1)
+        for name in (
+            *("labels_per_class", "embedding_dim", "outlier_refit_interval", "warmup_steps", "seed"),
+            *("eval_interval", "checkpoint_interval", "unlabeled_batch_size"),
+            *("moment_weight", "unlabeled_weight", "fairness_weight", "weight_decay", "clip_norm"),
+        ):
+            _check_range(name, getattr(self, name), 0)
+        for name in ("cutoff", "outlier_quantile", "ema_decay", "momentum", "test_fraction"):
+            _check_range(name, getattr(self, name), 0, 1)
+        if self.moment_order is not None:
+            _check_range("moment_order", self.moment_order, 0, 4)
+        _check_range("outlier_percentile", self.outlier_percentile, 0, 100)
+        if self.image_size is not None:
+            _check_range("image_size", self.image_size, 1)
+        for name in ("lr", "head_lr_factor"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected a positive number")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.policy != "supervised" and self.unlabeled_batch_size == 0:
+            raise ValueError(
+                f"unlabeled_batch_size: got 0 with policy {self.policy!r}, expected at least 1; or take policy 'supervised'"
+            )
+        if self.head == "linear" and self.moment_order:
+            raise ValueError(
+                f"moment_order: got {self.moment_order} with head 'linear', expected 0: it has no centers to constrain"
+            )
+        if self.resume and self.overwrite:
+            raise ValueError(
+                "resume and overwrite: got both, expected one of them: overwriting deletes what resume needs"
+            )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":
+        """The defaults with `values` in their place.
+
+        Raises:
+            ValueError: if a key is unknown (with a suggestion), or a value has the wrong type or is out of range.
+        """
+        return cls().updated(values, source=source)
+
+    def updated(self, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":
+        """This config with `values` in place of its own.
+
+        Raises:
+            ValueError: as `from_dict`.
+        """
+        known = {field.name: field for field in fields(self)}
+        for key in values:
+            if key not in known:
+                close = difflib.get_close_matches(str(key).replace("-", "_"), known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+                raise ValueError(f"{source}: got the unknown key {key!r}; {hint}")
+        # JSON and TOML write 1.0 as 1.
+        exact = {
+            key: float(value) if known[key].type is float and type(value) is int else value
+            for key, value in values.items()
+        }
+        return replace(self, **exact)
+
+    def resolved(self) -> "TrainConfig":
+        """The same settings with every default that depends on other settings filled in."""
+        order = self.moment_order if self.moment_order is not None else int(self.head != "linear")
+        pool = 0 if self.policy == "supervised" else self.unlabeled_batch_size
+        width = f"{self.embedding_dim}d" if self.embedding_dim else "wide"
+        source = PurePath(self.dataset).stem or "data"
+        name = f"{source}-{self.labels_per_class}-{self.head}-{width}-order{order}-{self.policy}-seed{self.seed}"
+        run_dir = self.run_dir if self.run_dir is not None else str(PurePath("runs", name))
+        return replace(self, moment_order=order, unlabeled_batch_size=pool, run_dir=run_dir)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain values."""
+        return asdict(self)
+
+
+def _check_type(name: str, value: object, expected: Any) -> None:
+    options = get_args(expected) if get_origin(expected) is UnionType else (expected,)
+    literal = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
+    if literal:
+        if value not in literal:
+            close = difflib.get_close_matches(str(value), map(str, literal), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(map(repr, literal))}{hint}")
+        return
+    # bool is an int to Python, but not to a reader.
+    if type(value) not in options and not (float in options and type(value) is int):
+        names = " or ".join("None" if option is NoneType else option.__name__ for option in options)
+        raise ValueError(f"{name}: got {value!r} of type {type(value).__name__}, expected {names}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}: got {value}, expected a finite number")
+
+
+def _check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
+    if not low <= value <= high:
+        bounds = f"at least {low}" if high == math.inf else f"{low} to {high}"
+        raise ValueError(f"{name}: got {value}, expected {bounds}")
