@@ -54,8 +54,8 @@ class TrainConfig:
         head: the last layer.
         embedding_dim: size of the embedding; 0 takes the backbone's own features.
         constraint: what makes clusters Gaussian.
-        moment_order: moments constrained, 1 to 4, each with all lower ones; 0 for no constraint of any kind. By default 1, and 0
-            for the linear head, which has no centers.
+        moment_order: moments constrained, 1 to 4, each with all lower ones; 0 for no constraint. By default 1, and 0 for the
+            linear head, which has no centers.
         moment_weight: weight of the constraint in the loss.
         moment_whiten: constrain to the head's own variances instead of unit variance.
         moment_variant: "published" repeats the paper's code (orders 1 and 2).
@@ -68,13 +68,13 @@ class TrainConfig:
         outlier_score: what the threshold is applied to.
         outlier_percentile: of the labelled scores (percentile; annealed: where it starts, it ends at 100).
         outlier_quantile: of the chi-square distribution (chi2).
-        outlier_refit_interval: steps between closed-form refits of the mixture that outliers are judged by; 0: the head as trained.
+        outlier_refit_interval: steps between closed-form refits of the mixture that judges outliers; 0: the head as trained.
         refit: fit the mixture in closed form at the end, for the outlier scores of evaluation and prediction.
         steps: optimiser steps.
         labeled_batch_size: labelled images a step.
         unlabeled_batch_size: unlabelled images a step, each seen in a weak and in a strong view.
         accumulate: parts that a batch is taken through the network in; gradients add up.
-        forward: "joint": one pass over all views. "split": the weak view apart and without gradient, faster but another algorithm.
+        forward: "joint": one pass over all views. "split": the weak view without gradient, faster but another algorithm.
         optimizer: sgd (Nesterov) or adamw.
         lr: learning rate.
         head_lr_factor: the head's learning rate is this many times `lr`.
@@ -233,7 +233,7 @@ class TrainConfig:
                 hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
                 raise ValueError(f"{source}: got the unknown key {key!r}; {hint}")
         # JSON and TOML write 1.0 as 1.
-        exact = {
+        exact: dict[str, Any] = {
             key: float(value) if known[key].type is float and type(value) is int else value
             for key, value in values.items()
         }
