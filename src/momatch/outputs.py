@@ -62,7 +62,8 @@ def run_classifier(classifier: Classifier, images: ImageRows | Tensor, *, batch_
         for batch in batches:
             z = classifier.embed(batch.to(device))
             parts.append((_on_cpu(z), _on_cpu(classifier.head(z))))
-    return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        z, log_joint = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return Outputs(z, log_joint)
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
