@@ -56,7 +56,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
             processes.wait()
             history = _resume(config, training, recorder) if config.resume else History()
             recorder.begin(training.stream.step, _introduction(config, training, processes))
-            _train(config, training, recorder, history, signals, processes)
+            _train(config, training, recorder=recorder, history=history, signals=signals, processes=processes)
             if processes.is_main:
                 _finish(config, training, recorder, history)
             processes.wait()
@@ -66,6 +66,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
 def _train(
     config: TrainConfig,
     training: Training,
+    *,
     recorder: Recorder,
     history: History,
     signals: StopSignals,
