@@ -4,7 +4,6 @@ import time
 
 import torch
 
-from momatch._version import __version__
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset
 from momatch.evaluate import evaluate_classifier
@@ -162,7 +161,6 @@ def _finish(config: TrainConfig, training: Training, recorder: Recorder, history
         image_size=(height, width),
         normalization=training.normalization,
         dataset=training.dataset.name,
-        created_by=f"momatch {__version__}",
     )
     save_model(recorder.path, average, facts, refitted)
     recorder.result(run_result(config, training, history, evaluation))
