@@ -83,8 +83,8 @@ def _matrix(confusion: Int64[Tensor, "K K"], names: tuple[str, ...]) -> str:
 def _cell(n: int, total: int, right: bool) -> str:
     if n == 0:
         return "<td></td>"
-    # The square root keeps rare errors visible beside frequent ones.
-    shade = (n / total) ** 0.5
+    # The offset and the square root keep rare errors visible beside frequent ones.
+    shade = 0.2 + 0.8 * (n / total) ** 0.5
     kind = "right" if right else "wrong"
     deep = " deep" if shade > 0.6 else ""
     return f'<td class="{kind}{deep}" style="--shade:{shade:.2f}">{count(n)}</td>'

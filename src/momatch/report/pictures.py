@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from momatch.data.dataset import UNLABELED
 from momatch.evaluate import Evaluation, Outputs
 from momatch.heads import GaussianMixtureHead
+from momatch.report.classes import MOST_CLASSES
 from momatch.report.svg import Series, line_chart, reliability_chart, scatter_chart
 from momatch.report.words import is_number, missing, percent
 
@@ -44,7 +45,11 @@ def curves_section(metrics: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _points(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    points = [(line["step"], line[key]) for line in metrics if is_number(line.get("step")) and is_number(line.get(key))]
+    points = [
+        (float(line["step"]), float(line[key]))
+        for line in metrics
+        if is_number(line.get("step")) and is_number(line.get(key))
+    ]
     stride = -(-len(points) // MOST_POINTS) or 1
     return points[::-1][::stride][::-1]  # counted from the end: the last value is always shown
 
@@ -58,7 +63,7 @@ def calibration_section(evaluation: Evaluation | None) -> str:
     bins = evaluation.calibration
     return (
         "<p>Of the predictions made with a given confidence, how many are right? On the diagonal the two agree; a bar below it "
-        f"means too sure. The wider a bar, the more images: the gap is {percent(evaluation.ece)} on average (ECE).</p>"
+        f"means too sure. The wider a bar, the more images. The gap is {100 * evaluation.ece:.1f} points on average (ECE).</p>"
         + reliability_chart(bins.count.tolist(), bins.accuracy.tolist())
     )
 
@@ -72,17 +77,19 @@ def embeddings_section(
     finite = outputs.z.isfinite().all(1).nonzero().flatten()
     if len(finite) == 0:
         return missing("No embedding is finite, so there is no map of them.")
-    classes = outputs.log_joint.argmax(1) if labels is None else labels
+    labelled = labels is not None and bool((labels != UNLABELED).any())
+    classes = labels.cpu() if labels is not None and labelled else outputs.log_joint.argmax(1)
     centers = head.centers.detach().cpu() if isinstance(head, GaussianMixtureHead) else outputs.z[:0]
     z, centers, explained = project(outputs.z[finite], centers)
     chosen = torch.linspace(0, len(z) - 1, min(len(z), MOST_SAMPLES)).long()
     groups = {k: z[chosen][classes[finite][chosen] == k].tolist() for k in (UNLABELED, *range(len(names)))}
-    colour = "predicted class" if labels is None else "true class"
+    colour = "true class" if labelled else "predicted class"
     shown = f"{len(chosen):,} of {len(outputs):,}" if len(chosen) < len(outputs) else f"{len(outputs):,}"
-    marks = ", with the centers of the head as crosses" if len(centers) else "; this head has no centers"
+    marks = ", with the head's centers as crosses" if len(centers) else "; this head has no centers"
+    hover = " Rest the mouse on a dot for its class." if len(names) > MOST_CLASSES else ""
     return (
         f"<p>{shown} test images, coloured by {colour}{marks}. The two directions of largest variance (PCA) hold "
-        f"{percent(explained)} of it.</p>" + scatter_chart(groups, centers.tolist(), names)
+        f"{percent(explained)} of it.{hover}</p>" + scatter_chart(groups, centers.tolist(), names)
     )
 
 

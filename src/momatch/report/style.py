@@ -29,7 +29,8 @@ th, td { text-align: left; padding: .3rem 1.1rem .3rem 0; vertical-align: top; }
 thead th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line); }
 tbody th { font-weight: 500; overflow-wrap: anywhere; }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
-td:last-child { color: var(--soft); }
+td { white-space: nowrap; }
+td:last-child { color: var(--soft); white-space: normal; }
 code { font: .88em ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 summary { cursor: pointer; margin: .75rem 0; color: var(--s0); }
 .bar { display: inline-block; width: 14rem; max-width: 40vw; height: .6rem; margin-right: .5rem;
@@ -43,7 +44,7 @@ summary { cursor: pointer; margin: .75rem 0; color: var(--s0); }
 .matrix td.right { background: rgb(var(--right) / var(--shade)); }
 .matrix td.wrong { background: rgb(var(--wrong) / var(--shade)); }
 .matrix td.deep { color: #fff; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1.25rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1.25rem; }
 figure { margin: 0; max-width: 30rem; }
 figcaption { color: var(--soft); font-size: .9rem; }
 svg { display: block; width: 100%; height: auto; }
@@ -62,9 +63,9 @@ circle.s2 { fill: var(--s2); } circle.s3 { fill: var(--s3); }
 .key.s0::before { background: var(--s0); } .key.s1::before { background: var(--s1); }
 .key.s2::before { background: var(--s2); } .key.s3::before { background: var(--s3); }
 .dots { fill: none; stroke-width: 4; stroke-opacity: .6; }
-.cross { fill: none; stroke: var(--ink); stroke-width: 2.5; }
+.halo { fill: none; stroke: var(--ink); stroke-width: 6; }
+.cross { fill: none; stroke-width: 3; }
 svg text.name { font-size: 14px; font-weight: 600; fill: var(--ink); }
 svg text.name { stroke: var(--paper); stroke-width: 4; paint-order: stroke; }
-svg text.name.small { font-size: 9px; stroke-width: 2.5; }
 @media print { details > * { display: block; } }
 """

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from momatch.data.dataset import UNLABELED
 from momatch.report.classes import MOST_CLASSES, short
+from momatch.report.words import decimal
 
 Point = Sequence[float]
 
@@ -15,7 +16,7 @@ CLASS_COLORS = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7"),
     *("#56b4e9", "#8f8a00", "#7d5bbe", "#a8324e", "#7a8793"),
 )
-LEFT, BOTTOM, TOP, RIGHT = 46, 26, 10, 10
+LEFT, BOTTOM, TOP, RIGHT = 42, 26, 10, 18
 
 
 class Series(NamedTuple):
@@ -70,7 +71,7 @@ def line_chart(title: str, series: Sequence[Series], *, share: bool) -> str:
     xs = [x for each in series for x, _ in each.points]
     ys = [y for each in series for _, y in each.points]
     low_y, high_y = (0.0, 1.0) if share else _range(min(0.0, *ys), max(ys))
-    frame = _Frame(420, 230, (0.0, low_y), (max(*xs, 1.0), high_y))
+    frame = _Frame(320, 200, (0.0, low_y), (max(*xs, 1.0), high_y))
     content = frame.axes(share=share)
     for number, each in enumerate(series):
         points = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in each.points)
@@ -106,7 +107,7 @@ def reliability_chart(counts: Sequence[int], accuracy: Sequence[float]) -> str:
 
 
 def scatter_chart(groups: Mapping[int, Sequence[Point]], centers: Sequence[Point], names: tuple[str, ...]) -> str:
-    """Samples as dots in the colour of their class, centers as crosses with the name of theirs."""
+    """Samples as dots and centers as crosses in the colour of their class, whose name stands amid its samples."""
     everything = [*centers, *(point for points in groups.values() for point in points)]
     low, high = _square(everything)
     width, height = 760, 620
@@ -125,15 +126,14 @@ def scatter_chart(groups: Mapping[int, Sequence[Point]], centers: Sequence[Point
             title = escape(names[k]) if k != UNLABELED else "unlabelled"
             stroke = f'stroke="{class_color(k)}" stroke-linecap="{cap}"'
             content += f'<path class="dots" {stroke} d="{dots}"><title>{title}</title></path>'
-    small = " small" if len(names) > MOST_CLASSES else ""
+    for k, center in enumerate(centers):
+        x, y = place(center)
+        cross = f'd="M{x - 6:.1f} {y - 6:.1f}l12 12m0 -12l-12 12"'
+        content += f'<path class="halo" {cross}/><path class="cross" stroke="{class_color(k)}" {cross}/>'
     for k, name in enumerate(names):
-        anchor = centers[k] if centers else _middle(groups[k])
-        if anchor is None:
-            continue
-        x, y = place(anchor)
-        if centers:
-            content += f'<path class="cross" d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"/>'
-        content += f'<text class="name{small}" x="{x:.1f}" y="{y - 9:.1f}" text-anchor="middle">{short(name)}</text>'
+        if groups[k] and len(names) <= MOST_CLASSES:  # more names would hide each other
+            x, y = place(_middle(groups[k]))
+            content += f'<text class="name" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{short(name)}</text>'
     label = "Test embeddings along their two principal directions"
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{content}</svg>'
 
@@ -148,9 +148,7 @@ def class_color(k: int) -> str:
     return f"hsl({137.508 * k % 360:.0f} 60% {(42, 55, 66)[k % 3]}%)"
 
 
-def _middle(points: Sequence[Point]) -> tuple[float, float] | None:
-    if not points:
-        return None
+def _middle(points: Sequence[Point]) -> Point:
     ordered = [sorted(values) for values in zip(*points, strict=True)]
     return ordered[0][len(points) // 2], ordered[1][len(points) // 2]
 
@@ -168,6 +166,4 @@ def _range(low: float, high: float) -> tuple[float, float]:
 
 
 def _label(value: float, share: bool, digits: int = 0) -> str:
-    if share:
-        return f"{100 * value:.{digits}f} %"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{100 * value:.{digits}f} %" if share else decimal(value)

@@ -21,7 +21,7 @@ def percent(value: float) -> str:
 
 def decimal(value: float) -> str:
     """A number with three significant digits."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def count(value: float) -> str:
@@ -76,17 +76,18 @@ def _training(config: TrainConfig, K: int) -> str:
         else f"every label of {K} classes"
     )
     pool = "and no unlabelled images" if config.policy == "supervised" else f"and unlabelled images ({config.policy})"
-    constrained = bool(config.moment_order)
-    clusters = f" whose clusters are constrained by {escape(config.constraint)}" if constrained else ""
+    order = config.resolved().moment_order
+    rule = f"moments up to order {order}" if config.constraint == "moments" else config.constraint
+    clusters = f", its clusters constrained by {rule}," if order else ""
     return (
-        f"A <b>{escape(config.backbone)}</b> network with the <b>{escape(config.head)}</b> head{clusters}, trained on "
+        f"A <b>{escape(config.backbone)}</b> network with the <b>{escape(config.head)}</b> head{clusters} trained on "
         f"<b>{escape(config.dataset)}</b> with {labels} {pool}, seed {config.seed}."
     )
 
 
 def _test(evaluation: Evaluation, names: tuple[str, ...]) -> list[str]:
     n, errors = evaluation.n, evaluation.n - int(evaluation.confusion.diagonal().sum())
-    sentences = [f"It was wrong on {count(errors)} of {count(n)} test images, none of which it was trained on."]
+    sentences = [f"It was wrong on {count(errors)} of {count(n)} test images."]
     seen = [(share, name) for share, name in zip(evaluation.per_class, names, strict=True) if share is not None]
     share, weakest = min(seen, key=lambda pair: pair[0])
     if len(seen) > 1 and share < evaluation.accuracy:
@@ -95,5 +96,6 @@ def _test(evaluation: Evaluation, names: tuple[str, ...]) -> list[str]:
     gap = float((bins.count * (bins.confidence - bins.accuracy)).sum()) / n
     points = f"{100 * evaluation.ece:.1f} points"
     direction = "too sure" if gap > 0 else "too modest"
-    sentences.append(f"Its stated confidence is off by {points} on average, more often {direction} than not.")
+    mostly = f", mostly {direction}" if evaluation.ece >= 0.005 else ""
+    sentences.append(f"Its stated confidence is off by {points} on average{mostly}.")
     return sentences
