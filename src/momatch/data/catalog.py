@@ -55,6 +55,7 @@ class Known:
         num_test: official number of test images.
         class_names: label k is ``class_names[k]``; empty where the files carry the names.
         layouts: accepted layouts, the first one found is read; the first one is downloaded. Empty: nothing to fetch.
+        flip: whether a mirrored image still shows its class.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Known:
     num_test: int
     class_names: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = field(default=())
+    flip: bool = True
 
 
 IDX_MEMBERS = (
@@ -86,7 +88,7 @@ _SVHN = "http://ufldl.stanford.edu/housenumbers/"
 SVHN_EXTRA = RemoteFile(f"{_SVHN}extra_32x32.mat", "a93ce644f1a588dc4d68dda5feec44a7", 1330)
 
 KNOWN = {
-    "digits": Known("8x8 gray handwritten digits, inside scikit-learn", 1297, 500, DIGITS),
+    "digits": Known("8x8 gray handwritten digits, inside scikit-learn", 1297, 500, DIGITS, flip=False),
     "mnist": Known(
         "28x28 gray handwritten digits",
         60_000,
@@ -103,6 +105,7 @@ KNOWN = {
             ),
             (10, 1, 2, 1),
         ),
+        flip=False,
     ),
     "fashion-mnist": Known(
         "28x28 gray clothes",
@@ -148,6 +151,7 @@ KNOWN = {
             ),
             (18, 1, 3, 1),
         ),
+        flip=False,
     ),
     "cifar10": Known(
         "32x32 colour objects and animals",
@@ -195,6 +199,7 @@ KNOWN = {
                 ),
             ),
         ),
+        flip=False,
     ),
     "stl10": Known(
         "96x96 colour objects and animals, with 100,000 unlabelled",

@@ -1,0 +1,166 @@
+"""The training loop: from a config to a finished run directory."""
+
+import time
+
+import torch
+
+from momatch.config import TrainConfig
+from momatch.data.dataset import Dataset
+from momatch.evaluate import evaluate_classifier
+from momatch.training.allocator import keep_large_blocks
+from momatch.training.checkpoint import FOLDER, load_newest
+from momatch.training.figures import DivergenceError, check_progress, interval_figures, run_result
+from momatch.training.model_files import ModelFacts, save_model
+from momatch.training.optim import learning_rate
+from momatch.training.processes import Processes, joined_processes
+from momatch.training.recorder import Recorder
+from momatch.training.refit import refit_judge, refitted_head
+from momatch.training.run import Run
+from momatch.training.setup import Training, build_training, choose_device
+from momatch.training.signals import Interrupted, StopSignals
+from momatch.training.state import History, restore
+from momatch.training.tracker import Tracker
+
+__all__ = ["DivergenceError", "Interrupted", "fit"]
+
+
+def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | None = None) -> Run:
+    """Train a classifier.
+
+    Under torchrun every process calls it, and together they train as one.
+
+    Args:
+        config: the settings.
+        dataset: the data, if it is not to be loaded by `config.dataset`.
+        tracker: where metrics go beside metrics.jsonl, if not where `config.tracker` says.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ValueError: if the data or settings cannot be used, the run directory holds another run, or the training diverged.
+        OSError: if the run directory cannot be written; the last good checkpoint is intact.
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    config = config.resolved()
+    device = choose_device(config.device)
+    if device.type == "cpu":
+        keep_large_blocks()
+    with StopSignals() as signals, torch.random.fork_rng(), joined_processes(device.type) as processes:
+        if device.type == "cuda":
+            device = torch.device("cuda", processes.local_rank)
+            torch.cuda.set_device(device)
+        training = build_training(config, device, processes, dataset)
+        with Recorder(config, processes, tracker) as recorder:
+            processes.wait()
+            history = _resume(config, training, recorder) if config.resume else History()
+            recorder.begin(training.stream.step, _introduction(config, training, processes))
+            _train(config, training, recorder=recorder, history=history, signals=signals, processes=processes)
+            if processes.is_main:
+                _finish(config, training, recorder, history)
+            processes.wait()
+    return Run.load(recorder.path)
+
+
+def _train(
+    config: TrainConfig,
+    training: Training,
+    *,
+    recorder: Recorder,
+    history: History,
+    signals: StopSignals,
+    processes: Processes,
+) -> None:
+    images_a_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
+    last_line = training.stream.step
+    clock = time.perf_counter()
+    for step in range(training.stream.step, config.steps):
+        training.step(next(training.stream), lr=learning_rate(config, step), progress=step / config.steps)
+        done = step + 1
+        if _due(config.outlier_refit_interval, done) and training.step.objective.detector is not None:
+            refit_judge(training, config.cutoff)
+        evaluating = done == config.steps or _due(config.eval_interval, done)
+        logging = evaluating or _due(config.log_interval, done)
+        if evaluating and processes.is_main:
+            _evaluate(training, history)
+        if logging:
+            # The one place where the host waits for the device.
+            figures = interval_figures(training.step)
+            now = time.perf_counter()
+            elapsed, clock = now - clock, now
+            history.seconds += elapsed
+            history.figures = figures
+            images = images_a_step * (done - last_line)
+            last_line = done
+            line = {"step": done, **figures, "lr": learning_rate(config, step)}
+            if evaluating:
+                line["test_accuracy"] = history.test_accuracy
+            recorder.metrics({**line, "seconds": history.seconds, "images_per_second": images / elapsed}, images)
+            check_progress(config, training.step, done, recorder.path)
+        # Several processes must stop at the same step, and agree where they wait for each other anyway.
+        stop = signals.received is not None
+        if processes.world_size > 1:
+            stop = logging and processes.any(stop, training.step.device)
+        if stop or done == config.steps or _due(config.checkpoint_interval, done):
+            recorder.checkpoint(training, history)
+        if stop and done < config.steps:
+            raise Interrupted(
+                f"stopped at step {done} of {config.steps} and saved; "
+                f"go on with: momatch train --resume --run-dir {recorder.path}",
+                signals.received or 0,
+            )
+
+
+def _due(interval: int, done: int) -> bool:
+    return interval > 0 and done % interval == 0
+
+
+def _evaluate(training: Training, history: History) -> None:
+    if training.test is None:
+        return
+    evaluation = evaluate_classifier(training.step.average.classifier, training.test.images, training.test.labels)
+    history.test_accuracy = evaluation.accuracy
+    history.best_test_accuracy = max(evaluation.accuracy, history.best_test_accuracy or 0.0)
+
+
+def _resume(config: TrainConfig, training: Training, recorder: Recorder) -> History:
+    checkpoint = load_newest(recorder.path / FOLDER)
+    if checkpoint is None:
+        return History()
+    for reason in checkpoint.rejected:
+        recorder.say(f"checkpoint not used: {reason}")
+    return restore(training, checkpoint.tensors, checkpoint.facts)
+
+
+def _introduction(config: TrainConfig, training: Training, processes: Processes) -> str:
+    data, begun = training.data, training.stream.step
+    several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
+    return (
+        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{training.dataset.name}: {len(data.labels)} labelled and "
+        f"{len(data.unlabeled_images):,} unlabelled images, {training.dataset.num_classes} classes; {config.backbone}, "
+        f"{config.head}, {config.policy}, {config.steps:,} steps on {training.step.device.type}{several}; "
+        f"run directory {config.run_dir}"
+    )
+
+
+def _finish(config: TrainConfig, training: Training, recorder: Recorder, history: History) -> None:
+    """Evaluate the averaged model, save it and write the result."""
+    average = training.step.average.classifier
+    evaluation = None
+    if training.test is not None:
+        evaluation = evaluate_classifier(average, training.test.images, training.test.labels)
+    refitted = refitted_head(training, config.cutoff) if config.refit else None
+    channels, height, width = training.data.labeled_images.image_shape
+    facts = ModelFacts(
+        backbone=config.backbone,
+        backbone_variant=config.backbone_variant,
+        head=config.head,
+        embedding_dim=config.embedding_dim,
+        class_names=training.dataset.class_names,
+        in_channels=channels,
+        image_size=(height, width),
+        normalization=training.normalization,
+        dataset=training.dataset.name,
+    )
+    save_model(recorder.path, average, facts, refitted)
+    recorder.result(run_result(config, training, history, evaluation))

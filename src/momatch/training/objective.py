@@ -1,0 +1,171 @@
+"""The loss of one batch (docs/training.md): supervised, pseudo-label, constraint and fairness terms, and what they tell.
+
+Losses are of the global batch: whatever mixes samples is gathered from all processes first.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor, nn
+
+from momatch.constraints import KLConstraint, MMDConstraint
+from momatch.heads import AAGMM, KMeans, Linear, log_posterior
+from momatch.moments import MomentConstraint
+from momatch.outliers import OutlierDetector
+from momatch.pseudo_labels import FixMatchPolicy, FlexMatchPolicy, FreeMatchPolicy, SoftMatchPolicy
+from momatch.training.processes import Processes
+
+AnyPolicy = FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy
+AnyConstraint = MomentConstraint | MMDConstraint | KLConstraint
+AnyHead = AAGMM | KMeans | Linear
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Embeddings of this process's part of the batch: labelled images, and both views of the unlabelled ones."""
+
+    labeled: Float[Tensor, "b D"]
+    weak: Float[Tensor, "u D"]
+    strong: Float[Tensor, "u D"]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What one batch gives: the total to go down, its parts, and sums over the global batch for the metrics.
+
+    Attributes:
+        total: the loss whose gradient is taken.
+        parts: its terms by name, weighted, without gradient.
+        sums: counts over the global unlabelled batch, without gradient.
+    """
+
+    total: Float[Tensor, ""]
+    parts: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+    sums: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+
+
+class Objective(nn.Module):
+    """All terms of the loss. Its state is that of the policy and of the outlier detector.
+
+    Args:
+        policy: weighs pseudo-labels; None for supervised training.
+        constraint: makes clusters Gaussian; None for none.
+        detector: finds outliers among the weak views, by a head of its own or the trained one; None for none.
+        constraint_weight: of the constraint in the loss.
+        unlabeled_weight: of the pseudo-label loss.
+        fairness_weight: of FreeMatch's fairness loss.
+        assign_labeled: clusters of labelled samples by "label" or "prediction".
+        processes: the other processes.
+    """
+
+    def __init__(
+        self,
+        policy: AnyPolicy | None,
+        constraint: AnyConstraint | None = None,
+        detector: OutlierDetector | None = None,
+        *,
+        constraint_weight: float = 1.0,
+        unlabeled_weight: float = 1.0,
+        fairness_weight: float = 0.001,
+        assign_labeled: Literal["label", "prediction"] = "label",
+        processes: Processes | None = None,
+    ) -> None:
+        super().__init__()
+        self.policy = policy
+        self.constraint = constraint
+        self.detector = detector
+        self.constraint_weight = constraint_weight
+        self.unlabeled_weight = unlabeled_weight
+        self.fairness_weight = fairness_weight
+        self.assign_labeled = assign_labeled
+        self.processes = processes if processes is not None else Processes()
+
+    def forward(
+        self,
+        head: AnyHead,
+        z: Embeddings,
+        labels: Integer[Tensor, " b"],
+        indices: Integer[Tensor, " u"],
+        truth: Integer[Tensor, " u"],
+        *,
+        progress: float,
+    ) -> Losses:
+        """The loss of a batch.
+
+        Args:
+            head: the trained head.
+            z: embeddings of this process's part.
+            labels: of the labelled images.
+            indices: places of the unlabelled images in the pool.
+            truth: their true classes where known, else -1; read by the metrics alone.
+            progress: how much of the training is done, 0 to 1.
+        """
+        labeled_log_joint = head(z.labeled)
+        parts = {"supervised_loss": F.cross_entropy(labeled_log_joint, labels)}
+        sums: dict[str, Tensor] = {}
+        predicted = z.weak.new_empty(0, dtype=torch.int64)
+        if self.policy is not None:
+            with torch.no_grad():
+                posterior = log_posterior(head(z.weak)).exp()
+            predicted = posterior.argmax(-1)
+            exclude = self._outliers(z, progress)
+            # The policy's memory is one: every process shows it the whole batch.
+            gather = self.processes.gather
+            all_excluded = None if exclude is None else gather(exclude)
+            all_weights = self.policy(gather(posterior), gather(indices), all_excluded)
+            weight = self.processes.own_part(all_weights)
+            strong_log_joint = head(z.strong)
+            errors = F.cross_entropy(strong_log_joint, predicted, reduction="none")
+            parts["unlabeled_loss"] = self.unlabeled_weight * (weight * errors).mean()
+            if isinstance(self.policy, FreeMatchPolicy):
+                strong = self.processes.gather_with_gradient(log_posterior(strong_log_joint).exp())
+                parts["fairness_loss"] = self.fairness_weight * self.policy.fairness_loss(strong, all_weights)
+            sums = self._counts(weight, predicted, truth, exclude)
+        if self.constraint is not None and not isinstance(head, Linear):
+            clusters = labels if self.assign_labeled == "label" else labeled_log_joint.detach().argmax(-1)
+            parts["constraint_loss"] = self.constraint_weight * self._constraint(head, z, clusters, predicted)
+        total = torch.stack(tuple(parts.values())).sum()
+        return Losses(total, {name: value.detach() for name, value in parts.items()}, sums)
+
+    @torch.no_grad()
+    def _outliers(self, z: Embeddings, progress: float) -> Bool[Tensor, " u"] | None:
+        if self.detector is None:
+            return None
+        # Not `fit`: that refuses a diverged batch, which the step skips by itself.
+        self.detector.threshold_scores = self.detector.score(self.processes.gather(z.labeled))
+        return self.detector.is_outlier(z.weak.detach(), progress=progress)
+
+    def _constraint(
+        self, head: AAGMM | KMeans, z: Embeddings, labeled_clusters: Tensor, predicted: Tensor
+    ) -> Float[Tensor, ""]:
+        """The constraint on all views: one estimate from all samples of a cluster, or a term a view as the published code."""
+        assert self.constraint is not None
+        gather, gather_z = self.processes.gather, self.processes.gather_with_gradient
+        views = [(gather_z(z.labeled), gather(labeled_clusters))]
+        if self.policy is not None:
+            clusters = gather(predicted)
+            # A weak view without gradient ("split") cannot be moved, and would only dilute the moments of those that can.
+            views += [(gather_z(view), clusters) for view in (z.weak, z.strong) if view.requires_grad]
+        centers, variances = head.centers, head.variances
+        if isinstance(self.constraint, MomentConstraint) and self.constraint.variant == "published":
+            terms = [self.constraint(embeddings, centers, clusters, variances) for embeddings, clusters in views]
+            return torch.stack(terms).sum()
+        everything = torch.cat([embeddings for embeddings, _ in views])
+        loss: Tensor = self.constraint(everything, centers, torch.cat([clusters for _, clusters in views]), variances)
+        return loss
+
+    @torch.no_grad()
+    def _counts(
+        self, weight: Tensor, predicted: Tensor, truth: Tensor, exclude: Tensor | None
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Means over this process's part; averaged over the processes they are those of the global batch."""
+        known = weight * (truth >= 0)
+        return {
+            "utilisation": weight.mean(),
+            "known_weight": known.mean(),
+            "correct_weight": (known * (predicted == truth)).mean(),
+            "outlier_share": weight.new_zeros(()) if exclude is None else exclude.to(weight.dtype).mean(),
+        }

@@ -1,0 +1,237 @@
+"""From a config to everything that a step needs: data, views, classifier, objective, optimiser."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from momatch.augment import StrongAugment, WeakAugment
+from momatch.classifier import Classifier
+from momatch.config import TrainConfig
+from momatch.constraints import KLConstraint, MMDConstraint
+from momatch.data.batches import BatchStream
+from momatch.data.catalog import KNOWN
+from momatch.data.dataset import Dataset, Split
+from momatch.data.load import load_dataset
+from momatch.data.rows import Examples
+from momatch.data.splits import SemiSupervised, split_as_labeled, split_by_seed
+from momatch.data.statistics import normalization
+from momatch.heads import AAGMM, KMeans, Linear
+from momatch.moments import MomentConstraint
+from momatch.outliers import OutlierDetector
+from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
+from momatch.training.ema import AveragedModel
+from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
+from momatch.training.optim import build_optimizer
+from momatch.training.processes import Processes
+from momatch.training.step import StepOptions, TrainStep
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the loop works with.
+
+    Attributes:
+        dataset: where the images came from.
+        data: the labelled set and the pool.
+        stream: batches of them.
+        step: trains on one batch; holds classifier, average, objective and optimiser.
+        normalization: (mean, std) of the images' channels.
+    """
+
+    dataset: Dataset
+    data: SemiSupervised
+    stream: BatchStream
+    step: TrainStep
+    normalization: tuple[tuple[float, ...], tuple[float, ...]]
+
+    @property
+    def test(self) -> Split | None:
+        """The test images, if there are any with a label."""
+        test = self.dataset.test
+        return test if test is not None and bool((test.labels >= 0).any()) else None
+
+
+def choose_device(name: str) -> torch.device:
+    """The device by name; "auto" takes the fastest that is there.
+
+    Raises:
+        ValueError: if the device is not available.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(device for device, there in available.items() if there)
+    if not available[name]:
+        raise ValueError(f"device: got {name!r}, which is not available here, expected 'auto' or 'cpu'")
+    return torch.device(name)
+
+
+def build_training(
+    config: TrainConfig, device: torch.device, processes: Processes | None = None, dataset: Dataset | None = None
+) -> Training:
+    """Build everything from a resolved config. The random state of the caller is left as it was.
+
+    Raises:
+        ValueError: if the data cannot be used, or settings do not fit the data or each other.
+        ImportError: if a part needs packages that are not installed.
+    """
+    processes = processes if processes is not None else Processes()
+    _check_batches(config, processes.world_size)
+    dataset = dataset if dataset is not None else _load(config)
+    data = _split(config, dataset)
+    statistics = normalization(dataset.name, data.unlabeled_images)
+    channels, height, width = data.labeled_images.image_shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        classifier = Classifier.build(
+            config.backbone,
+            config.head,
+            num_classes=dataset.num_classes,
+            embedding_dim=config.embedding_dim,
+            in_channels=channels,
+            image_size=(height, width),
+            normalization=statistics,
+            backbone_options=backbone_options(config.backbone_variant),
+        )
+    classifier.to(device)
+    if config.channels_last:
+        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
+    if config.compile:
+        classifier.backbone.compile()
+    step = build_step(config, classifier, data.truth.labels.to(device), processes, _flip(config, dataset))
+    stream = BatchStream(
+        data.labeled_images,
+        data.labels,
+        data.unlabeled_images,
+        labeled_batch_size=config.labeled_batch_size,
+        unlabeled_batch_size=config.unlabeled_batch_size,
+        seed=config.seed,
+        device=device,
+        rank=processes.rank,
+        world_size=processes.world_size,
+    )
+    return Training(dataset, data, stream, step, statistics)
+
+
+def build_step(
+    config: TrainConfig, classifier: Classifier, truth: Tensor, processes: Processes | None = None, flip: bool = True
+) -> TrainStep:
+    """The step that trains `classifier` as the resolved config says.
+
+    Args:
+        config: the settings.
+        classifier: on the device where it will train.
+        truth: (N_u,) true classes of the pool, on the same device; -1 where not known.
+        processes: the other processes.
+        flip: whether views may be mirrored.
+    """
+    head = classifier.head
+    assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
+    objective = build_objective(config, head, len(truth), processes).to(truth.device)
+    return TrainStep(
+        classifier,
+        AveragedModel(classifier, config.ema_decay),
+        objective,
+        build_optimizer(classifier, config),
+        weak=WeakAugment(flip=flip),
+        strong=StrongAugment(flip=flip),
+        truth=truth,
+        options=StepOptions(
+            seed=config.seed,
+            forward=config.forward,
+            accumulate=config.accumulate,
+            clip_norm=config.clip_norm,
+            precision=config.precision,
+            channels_last=config.channels_last,
+        ),
+        processes=processes,
+    )
+
+
+def build_objective(
+    config: TrainConfig, head: AnyHead, pool_size: int, processes: Processes | None = None
+) -> Objective:
+    """The loss as the resolved config says; outliers are judged by a copy of the head if it is to be refitted."""
+    detector = None
+    if config.outliers != "none" and config.policy != "supervised":
+        judge = copy.deepcopy(head).requires_grad_(False) if config.outlier_refit_interval else head
+        detector = OutlierDetector(
+            judge,
+            score=config.outlier_score,
+            threshold=config.outliers,
+            percentile=config.outlier_percentile,
+            quantile=config.outlier_quantile,
+        )
+    return Objective(
+        _policy(config, head.num_classes, pool_size),
+        _constraint(config),
+        detector,
+        constraint_weight=config.moment_weight,
+        unlabeled_weight=config.unlabeled_weight,
+        fairness_weight=config.fairness_weight,
+        assign_labeled=config.moment_assignment,
+        processes=processes,
+    )
+
+
+def backbone_options(variant: str) -> dict[str, str]:
+    """What a backbone is built with beside its name."""
+    return {} if variant == "default" else {"variant": variant}
+
+
+def _policy(config: TrainConfig, num_classes: int, pool_size: int) -> AnyPolicy | None:
+    if config.policy == "supervised":
+        return None
+    if config.policy == "fixmatch":
+        return FixMatchPolicy(cutoff=config.cutoff)
+    if config.policy == "flexmatch":
+        return FlexMatchPolicy(num_classes, pool_size, cutoff=config.cutoff)
+    policy = POLICIES[config.policy]
+    assert not issubclass(policy, FixMatchPolicy | FlexMatchPolicy)
+    return policy(num_classes)
+
+
+def _constraint(config: TrainConfig) -> AnyConstraint | None:
+    if not config.moment_order:
+        return None
+    if config.constraint == "mmd":
+        return MMDConstraint(whiten=config.moment_whiten)
+    if config.constraint == "kl":
+        return KLConstraint(whiten=config.moment_whiten)
+    return MomentConstraint(config.moment_order, whiten=config.moment_whiten, variant=config.moment_variant)
+
+
+def _load(config: TrainConfig) -> Dataset:
+    options = {"size": config.image_size, "test_fraction": config.test_fraction or None, "progress": config.progress}
+    given = {name: value for name, value in options.items() if value is not None}
+    return load_dataset(config.dataset, Path(config.data_dir) if config.data_dir else None, **given)
+
+
+def _split(config: TrainConfig, dataset: Dataset) -> SemiSupervised:
+    if config.labels_per_class == 0:
+        return split_as_labeled(Examples.of(dataset.train), dataset.class_names, labeled_in_pool=config.labeled_in_pool)
+    return split_by_seed(
+        dataset.train,
+        dataset.class_names,
+        labels_per_class=config.labels_per_class,
+        seed=config.seed,
+        labeled_in_pool=config.labeled_in_pool,
+    )
+
+
+def _flip(config: TrainConfig, dataset: Dataset) -> bool:
+    if config.flip != "auto":
+        return config.flip == "yes"
+    return dataset.name not in KNOWN or KNOWN[dataset.name].flip
+
+
+def _check_batches(config: TrainConfig, world_size: int) -> None:
+    parts = config.accumulate * world_size
+    for name in ("labeled_batch_size", "unlabeled_batch_size"):
+        if getattr(config, name) % parts:
+            raise ValueError(
+                f"{name}: got {getattr(config, name)}, expected a multiple of {parts}: accumulate {config.accumulate} times "
+                f"{world_size} process(es)"
+            )

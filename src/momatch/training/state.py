@@ -1,0 +1,78 @@
+"""The whole state of a run as named tensors and plain facts, and back: what a checkpoint holds."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momatch.training.optim import state_tensors
+from momatch.training.setup import Training
+
+
+@dataclass
+class History:
+    """What the loop knows beside tensors.
+
+    Attributes:
+        test_accuracy: of the averaged model at the last evaluation.
+        best_test_accuracy: the largest so far.
+        seconds: spent in the loop, over all resumes.
+        figures: of the last log interval.
+    """
+
+    test_accuracy: float | None = None
+    best_test_accuracy: float | None = None
+    seconds: float = 0.0
+    figures: dict[str, float | None] = field(default_factory=dict)
+
+
+def collect(training: Training, history: History) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and facts from which `restore` makes the same state again."""
+    step = training.step
+    tensors = {f"optimizer.{name}": value for name, value in state_tensors(step.optimizer).items()}
+    for name, module in _modules(training).items():
+        tensors |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+    tensors["metrics"] = step.metrics
+    facts = {"stream": training.stream.state_dict(), "history": asdict(history), "scaler": step.scaler.state_dict()}
+    return tensors, facts
+
+
+def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> History:
+    """Put a collected state into a training that was built from the same config.
+
+    Raises:
+        ValueError: if the state is of another model or other data.
+    """
+    step = training.step
+    for name, module in _modules(training).items():
+        prefix = f"{name}."
+        part = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        try:
+            module.load_state_dict(part)
+        except RuntimeError as error:
+            raise ValueError(f"checkpoint: got another {name} than the config describes: {error}") from error
+    targets = {f"optimizer.{name}": value for name, value in state_tensors(step.optimizer).items()}
+    with torch.no_grad():
+        for name, target in {**targets, "metrics": step.metrics}.items():
+            if name not in tensors:
+                raise ValueError(f"checkpoint: got no {name}, expected it; it is of another optimiser than the config says")
+            target.copy_(tensors[name])
+    training.stream.load_state_dict(facts["stream"])
+    if facts["scaler"]:
+        step.scaler.load_state_dict(facts["scaler"])
+    return History(**facts["history"])
+
+
+def _modules(training: Training) -> dict[str, nn.Module]:
+    step = training.step
+    modules: dict[str, nn.Module] = {
+        "classifier": step.classifier,
+        "average": step.average.classifier,
+        "objective": step.objective,
+    }
+    detector = step.objective.detector
+    if detector is not None and detector.head is not step.classifier.head:
+        modules["judge"] = detector.head
+    return modules

@@ -1,0 +1,221 @@
+"""One training step, from a batch of raw images to updated weights, without the host waiting for the device."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
+
+from momatch.augment import StrongAugment, WeakAugment
+from momatch.classifier import Classifier
+from momatch.data.batches import Batch
+from momatch.training.ema import AveragedModel
+from momatch.training.guard import Guard
+from momatch.training.objective import Embeddings, Losses, Objective
+from momatch.training.optim import Optimizer, set_learning_rate, state_tensors
+from momatch.training.processes import Processes
+
+#: The labelled images' weak view has numbers of its own.
+LABELED_VIEW = 2
+
+#: What is summed over the steps of a log interval. Steps that were skipped count in the last three alone.
+METRICS = (
+    *("loss", "supervised_loss", "unlabeled_loss", "constraint_loss", "fairness_loss", "gradient_norm"),
+    *("utilisation", "known_weight", "correct_weight", "outlier_share", "good_steps"),
+    *("skipped_steps", "skipped_in_a_row", "longest_skip"),
+)
+_SUMMED = METRICS[: METRICS.index("good_steps")]
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a step is carried out; the fields are those of `momatch.config.TrainConfig`."""
+
+    seed: int
+    forward: Literal["joint", "split"] = "joint"
+    accumulate: int = 1
+    clip_norm: float = 1.0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    channels_last: bool = True
+
+
+class TrainStep:
+    """Views, forward, losses, backward, clipping, optimiser and average of one batch.
+
+    Args:
+        classifier: the model that trains.
+        average: its averaged model.
+        objective: the loss.
+        optimizer: of the classifier's parameters.
+        weak: the weak view.
+        strong: the strong view.
+        truth: (N_u,) true classes of the pool where known, else -1; read by the metrics alone.
+        options: how to go about it.
+        processes: the other processes.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        average: AveragedModel,
+        objective: Objective,
+        optimizer: Optimizer,
+        *,
+        weak: WeakAugment,
+        strong: StrongAugment,
+        truth: Int64[Tensor, " N_u"],
+        options: StepOptions,
+        processes: Processes | None = None,
+    ) -> None:
+        self.classifier = classifier
+        self.average = average
+        self.objective = objective
+        self.optimizer = optimizer
+        self.weak = weak
+        self.strong = strong
+        self.truth = truth
+        self.options = options
+        self.processes = processes if processes is not None else Processes()
+        self.device = truth.device
+        self.metrics = torch.zeros(len(METRICS), device=self.device)
+        self.last_figures: dict[str, Tensor] = {}
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.precision == "float16")
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        buffers = [buffer for buffer in classifier.buffers() if buffer.is_floating_point()]
+        self._guard = Guard([*self._parameters, *buffers, *state_tensors(optimizer).values()])
+        self._statistics = [
+            buffer for module in classifier.modules() if isinstance(module, _NormBase) for buffer in _statistics(module)
+        ]
+
+    def __call__(self, batch: Batch, *, lr: float, progress: float) -> None:
+        """Train on `batch`; figures are added to `metrics`, which stay on the device.
+
+        Args:
+            batch: this process's part of the global batch.
+            lr: learning rate of this step.
+            progress: how much of the training is done, 0 to 1.
+        """
+        # Whatever else draws at random in the network (dropout) repeats after a resume.
+        torch.manual_seed(
+            (self.options.seed * 1_000_003 + batch.step) * self.processes.world_size + self.processes.rank
+        )
+        set_learning_rate(self.optimizer, lr)
+        self._guard.save()
+        self.classifier.train()
+        self.optimizer.zero_grad()
+        parts = [self._backward(part, progress) for part in self._views(batch)]
+        self._update(_mean_losses(parts))
+
+    def _views(self, batch: Batch) -> list["_Views"]:
+        """The views of the batch, normalised, in as many parts as gradients are accumulated over."""
+        draws = {"seed": self.options.seed, "step": batch.step}
+        labeled = self.weak(batch.labeled_images, view=LABELED_VIEW, offset=batch.labeled_offset, **draws)
+        offset = batch.unlabeled_offset
+        weak = self.weak(batch.unlabeled_images, offset=offset, **draws)
+        strong = self.strong(batch.unlabeled_images, offset=offset, **draws)
+        columns = (labeled, batch.labels, weak, strong, batch.unlabeled_indices)
+        # An empty pool has as many (empty) parts as anything else.
+        return [
+            _Views(*part)
+            for part in zip(*(column.tensor_split(self.options.accumulate) for column in columns), strict=True)
+        ]
+
+    def _backward(self, views: "_Views", progress: float) -> Losses:
+        with self._autocast():
+            z = self._embed(views)
+        losses: Losses = self.objective(
+            self.classifier.head,
+            z,
+            views.labels,
+            views.indices,
+            self.truth.index_select(0, views.indices),
+            progress=progress,
+        )
+        scaled: Tensor = self.scaler.scale(losses.total / self.options.accumulate)
+        scaled.backward()
+        return losses
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.options.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, self.options.precision))
+
+    def _embed(self, views: "_Views") -> Embeddings:
+        b, u = len(views.labeled), len(views.weak)
+        if self.options.forward == "split":
+            with torch.no_grad():
+                weak = self._network(views.weak) if u else None
+            labeled, strong = self._network(torch.cat([views.labeled, views.strong])).split([b, u])
+            return Embeddings(labeled, strong.new_empty(strong.shape) if weak is None else weak, strong)
+        labeled, weak, strong = self._network(torch.cat([views.labeled, views.weak, views.strong])).split([b, u, u])
+        return Embeddings(labeled, weak, strong)
+
+    def _network(self, images: Tensor) -> Float[Tensor, "n D"]:
+        layout = torch.channels_last if self.options.channels_last else torch.contiguous_format
+        # While the pixels are bytes, bringing them in order moves a quarter of the memory.
+        return self.classifier.embed(images.contiguous(memory_format=layout)).float()
+
+    @torch.no_grad()
+    def _update(self, losses: Losses) -> None:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        figures = torch.stack([losses.total.detach(), *losses.parts.values(), *losses.sums.values()])
+        self.processes.average_([*gradients, *self._statistics, figures])
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        good = norm.isfinite() & figures[0].isfinite()
+        if self.options.clip_norm > 0:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.options.clip_norm, norm)
+        self.optimizer.step()
+        self._guard.restore_unless(good)
+        if self.scaler.is_enabled():
+            self.scaler.update()
+        self.average.update(good.to(norm.dtype))
+        names = ["loss", *losses.parts, *losses.sums]
+        self.last_figures = {**dict(zip(names, figures.unbind(), strict=True)), "gradient_norm": norm}
+        self._count(good)
+
+    def _count(self, good: Tensor) -> None:
+        zero = torch.zeros((), device=self.device)
+        new = torch.stack([self.last_figures.get(name, zero).float() for name in _SUMMED])
+        self.metrics[: len(_SUMMED)] += torch.where(good, new, 0.0)
+        ok = good.float()
+        good_steps, skipped, in_a_row, longest = self.metrics[len(_SUMMED) :].unbind()
+        good_steps += ok
+        skipped += 1.0 - ok
+        in_a_row.add_(1.0 - ok).mul_(1.0 - ok)
+        torch.maximum(longest, in_a_row, out=longest)
+
+
+@dataclass(frozen=True)
+class _Views:
+    """A part of the batch as the network sees it, in bytes."""
+
+    labeled: Tensor
+    labels: Tensor
+    weak: Tensor
+    strong: Tensor
+    indices: Tensor
+
+
+def _statistics(module: _NormBase) -> list[Tensor]:
+    """Running mean and variance, where the layer keeps them: each process sees its own part of the batch."""
+    return [buffer for buffer in (module.running_mean, module.running_var) if buffer is not None]
+
+
+def _mean_losses(losses: Sequence[Losses]) -> Losses:
+    if len(losses) == 1:
+        return losses[0]
+
+    def mean(values: Sequence[Tensor]) -> Tensor:
+        return torch.stack(tuple(values)).mean(0)
+
+    return Losses(
+        mean([part.total.detach() for part in losses]),
+        {name: mean([part.parts[name] for part in losses]) for name in losses[0].parts},
+        {name: mean([part.sums[name] for part in losses]) for name in losses[0].sums},
+    )
