@@ -2,7 +2,6 @@
 
 import os
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +14,9 @@ from momatch.report.classes import confused_pairs
 from momatch.report.pictures import project
 from momatch.report.svg import class_color, ticks
 from momatch.report.words import duration
+from momatch.training.model_files import ModelFacts, save_model
+from momatch.training.run import Run
+from momatch.training.run_directory import RunDirectory
 
 D = 5
 VOID = {"meta", "br"}
@@ -84,20 +86,37 @@ def make_metrics(steps=600, interval=20):
     return lines
 
 
+def make_facts(names):
+    return ModelFacts(
+        backbone="mlp",
+        head="aagmm",
+        embedding_dim=D,
+        class_names=tuple(names),
+        in_channels=1,
+        image_size=(4, 4),
+        normalization=((0.5,), (0.5,)),
+        dataset="made up",
+    )
+
+
+class FakeRun(Run):
+    """A run that is nowhere on disk."""
+
+    def __init__(self, directory, config, result, names, classifier, lines):
+        self.directory, self.config, self.result, self._lines = directory, config, result, lines
+        self._model = (classifier, make_facts(names), None)
+
+    def metrics(self):
+        return self._lines
+
+
 def make_run(directory, names=("cat", "dog", "owl"), head=AAGMM, result=RESULT, metrics=None, **settings):
     classifier = Classifier.build(
         "mlp", num_classes=len(names), embedding_dim=D, in_channels=1, image_size=4, normalization=((0.5,), (0.5,))
     )
     classifier.head = head(D, len(names))
     lines = make_metrics() if metrics is None else metrics
-    return SimpleNamespace(
-        directory=directory,
-        config=TrainConfig(**settings).resolved(),
-        result=result,
-        class_names=tuple(names),
-        classifier=classifier,
-        metrics=lambda: lines,
-    )
+    return FakeRun(directory, TrainConfig(**settings).resolved(), result, names, classifier, lines)
 
 
 def make_test_data(run, n=120):
@@ -142,6 +161,18 @@ def test_a_finished_run_is_told_in_full(tmp_path, head):
     assert page.count("polyline") == 3 + 2 + 1  # no curve for the fairness loss, which was never there
     for name in run.class_names:
         assert name in page.text
+
+
+def test_a_run_on_disk_before_and_after_it_finished(tmp_path):
+    fake, folder = make_run(tmp_path), tmp_path / "run"
+    with RunDirectory.create(folder, fake.config) as files:
+        files.append_metrics(make_metrics()[0])
+        assert "This run has not finished" in read(write_report(Run.load(folder))).text
+        save_model(folder, fake.classifier, make_facts(fake.class_names), None)
+        files.write_result(RESULT)
+    page = read(write_report(Run.load(folder), **make_test_data(fake)))
+    assert "owl" in page.text
+    assert "Best test accuracy (oracle)" in page.text
 
 
 def test_the_page_needs_nothing_but_itself(tmp_path):
@@ -256,7 +287,7 @@ def test_one_sample_and_one_dimension(tmp_path):
 
 
 def test_long_runs_and_large_test_sets_stay_small(tmp_path):
-    run = make_run(tmp_path, metrics=make_metrics(steps=200_000, interval=10))
+    run = make_run(tmp_path, metrics=make_metrics(steps=200_000, interval=40))
     path = write_report(run, **make_test_data(run, n=20_000))
     assert path.stat().st_size < 200_000
     assert "3,000 of 20,000 test images" in read(path).text

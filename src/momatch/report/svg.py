@@ -100,7 +100,7 @@ def reliability_chart(counts: Sequence[int], accuracy: Sequence[float]) -> str:
             f'<rect class="s0" x="{x:.1f}" y="{min(y, base - 1.5):.1f}" width="{width:.1f}" '
             f'height="{max(1.5, base - y):.1f}"><title>{title}</title></rect>'
         )
-    ends = [f"{value:.1f}" for value in (frame.x(0), frame.y(0), frame.x(1), frame.y(1))]
+    ends = [f"{value:.1f}" for value in (frame.x(0.0), frame.y(0.0), frame.x(1.0), frame.y(1.0))]
     content += '<line class="ideal" x1="{}" y1="{}" x2="{}" y2="{}"/>'.format(*ends)
     chart = frame.svg("Accuracy by confidence, in bins", content)
     return f"<figure>{chart}<figcaption>stated confidence (across) and share of right predictions (up)</figcaption></figure>"

@@ -6,30 +6,29 @@ from typing import Any, TypeGuard
 
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
-from momatch.report.reported_run import ReportedRun
 
 
-def is_number(value: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float | int]:
     """True for a finite number (a bool is none)."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def percent(value: float) -> str:
+def percent(value: float | int) -> str:
     """A share as a percentage with one digit."""
     return f"{100 * value:.1f} %"
 
 
-def decimal(value: float) -> str:
+def decimal(value: float | int) -> str:
     """A number with three significant digits."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def count(value: float) -> str:
+def count(value: float | int) -> str:
     """A whole number."""
     return f"{value:,.0f}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """Seconds as a person would say them."""
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -51,14 +50,16 @@ def headline(result: dict[str, Any] | None, evaluation: Evaluation | None) -> st
     return "Training finished; there were no labelled test images" if result else "This run has not finished"
 
 
-def summary(run: ReportedRun, evaluation: Evaluation | None) -> str:
-    """The result in a few sentences."""
-    result, names = run.result or {}, run.class_names
-    sentences = [_training(run.config, len(names))]
-    if run.result is None:
+def summary(
+    config: TrainConfig, result: dict[str, Any] | None, names: tuple[str, ...], evaluation: Evaluation | None
+) -> str:
+    """The result in a few sentences; a run without one has not finished."""
+    sentences = [_training(config, len(names))]
+    if result is None:
         sentences.append("The run has not finished: what follows is as far as it got.")
     if evaluation is not None:
         sentences += _test(evaluation, names)
+    result = result or {}
     used, right = result.get("utilisation"), result.get("pseudo_label_accuracy")
     if is_number(used):
         checked = f", {percent(right)} of them correct" if is_number(right) else ""
@@ -70,11 +71,8 @@ def summary(run: ReportedRun, evaluation: Evaluation | None) -> str:
 
 
 def _training(config: TrainConfig, K: int) -> str:
-    labels = (
-        f"{config.labels_per_class} {'label' if config.labels_per_class == 1 else 'labels'} for each of {K} classes"
-        if config.labels_per_class
-        else f"every label of {K} classes"
-    )
+    number = f"{config.labels_per_class} {'label' if config.labels_per_class == 1 else 'labels'} a class"
+    labels = (number if config.labels_per_class else "every label") + (f" ({K} classes)" if K else "")
     pool = "and no unlabelled images" if config.policy == "supervised" else f"and unlabelled images ({config.policy})"
     order = config.resolved().moment_order
     rule = f"moments up to order {order}" if config.constraint == "moments" else config.constraint

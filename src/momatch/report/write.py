@@ -1,6 +1,5 @@
 """Puts the page together and onto the disk."""
 
-import os
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -12,9 +11,10 @@ from momatch.evaluate import Evaluation, Outputs
 from momatch.report.classes import classes_section, confusion_section
 from momatch.report.figures import figures_section, settings_section, versions_section
 from momatch.report.pictures import calibration_section, curves_section, embeddings_section
-from momatch.report.reported_run import ReportedRun
 from momatch.report.style import STYLE
 from momatch.report.words import headline, summary
+from momatch.training.durable import replace_files
+from momatch.training.run import Run
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -35,7 +35,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def write_report(
-    run: ReportedRun,
+    run: Run,
     *,
     evaluation: Evaluation | None = None,
     outputs: Outputs | None = None,
@@ -53,21 +53,26 @@ def write_report(
         The path of the page.
 
     Raises:
-        ValueError: if evaluation, outputs or labels do not fit the classes of the run or each other.
-        OSError: if the page cannot be written.
+        ValueError: if evaluation, outputs or labels do not fit the classes of the run or each other, or the model is damaged.
+        OSError: if the page cannot be written; an earlier one is still there.
     """
-    _check_sizes(len(run.class_names), evaluation, outputs, labels)
-    path = Path(run.directory) / "report.html"
+    names = _class_names(run)
+    _check_sizes(len(names), evaluation, outputs, labels)
+    path = run.directory / "report.html"
     # Names of files may hold bytes that are no text; they become question marks.
-    _replace(path, build_page(run, evaluation, outputs, labels).encode("utf-8", "replace"))
+    replace_files({path: build_page(run, names, evaluation, outputs, labels).encode("utf-8", "replace")})
     return path
 
 
 def build_page(
-    run: ReportedRun, evaluation: Evaluation | None, outputs: Outputs | None, labels: Int64[Tensor, " n"] | None
+    run: Run,
+    names: tuple[str, ...],
+    evaluation: Evaluation | None,
+    outputs: Outputs | None,
+    labels: Int64[Tensor, " n"] | None,
 ) -> str:
-    """The page as text; arguments as in `write_report`."""
-    config, names, result = run.config, run.class_names, run.result or {}
+    """The page as text, with `names` for the classes; other arguments as in `write_report`."""
+    config, result = run.config, run.result or {}
     head = run.classifier.head if outputs is not None else None
     sections: dict[str, Callable[[], str]] = {
         "Figures": lambda: figures_section(result, evaluation),
@@ -83,9 +88,14 @@ def build_page(
         title=f"momatch: {escape(config.dataset)}",
         style=STYLE,
         headline=headline(run.result, evaluation),
-        summary=summary(run, evaluation),
+        summary=summary(config, run.result, names, evaluation),
         sections="\n".join(f"<section><h2>{title}</h2>{build()}</section>" for title, build in sections.items()),
     )
+
+
+def _class_names(run: Run) -> tuple[str, ...]:
+    """One name a class; none while the run has no model, which is what knows them."""
+    return run.class_names if run.result is not None else ()
 
 
 def _check_sizes(K: int, evaluation: Evaluation | None, outputs: Outputs | None, labels: Tensor | None) -> None:
@@ -96,16 +106,3 @@ def _check_sizes(K: int, evaluation: Evaluation | None, outputs: Outputs | None,
     if labels is not None and (outputs is None or len(labels) != len(outputs)):
         expected = "outputs as well" if outputs is None else f"one for each of the {len(outputs)} outputs"
         raise ValueError(f"labels: got {len(labels)}, expected {expected}")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    scratch = path.with_name(path.name + ".part")
-    try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
