@@ -77,7 +77,7 @@ def make_metrics(steps=600, interval=20):
             "loss": 3 - share,
             "supervised_loss": 2 - share,
             "unlabeled_loss": 1.5,
-            "fairness_loss": None,
+            "fairness_loss": 0.0,
         }
         line |= {"constraint_loss": 0.5, "utilisation": share, "pseudo_label_accuracy": None if step < 60 else 0.9}
         if step % 100 == 0:
@@ -158,7 +158,7 @@ def test_a_finished_run_is_told_in_full(tmp_path, head):
     assert ("Compactness" in page.text) == (head is not Linear)
     assert ("this head has no centers" in page.text) == (head is Linear)
     assert page.count("svg") == 5  # three charts of curves, calibration, embeddings
-    assert page.count("polyline") == 3 + 2 + 1  # no curve for the fairness loss, which was never there
+    assert page.count("polyline") == 3 + 2 + 1  # no curve for the fairness loss, which was always 0
     for name in run.class_names:
         assert name in page.text
 
@@ -168,6 +168,8 @@ def test_a_run_on_disk_before_and_after_it_finished(tmp_path):
     with RunDirectory.create(folder, fake.config) as files:
         files.append_metrics(make_metrics()[0])
         assert "This run has not finished" in read(write_report(Run.load(folder))).text
+        with pytest.raises(ValueError, match="the run is not finished"):
+            write_report(Run.load(folder), **make_test_data(fake))
         save_model(folder, fake.classifier, make_facts(fake.class_names), None)
         files.write_result(RESULT)
     page = read(write_report(Run.load(folder), **make_test_data(fake)))
@@ -353,3 +355,9 @@ def test_durations_as_a_person_says_them():
         "1 min 1 s",
         "2 h 2 min",
     ]
+
+
+def test_settings_that_do_not_change_the_result_are_no_difference(tmp_path):
+    page = read(write_report(make_run(tmp_path, run_dir="elsewhere", keep_checkpoints=9)))
+    assert "All settings are the defaults." in page.text
+    assert "elsewhere" in page.text

@@ -5,7 +5,7 @@ from dataclasses import fields
 from html import escape
 from typing import Any, NamedTuple
 
-from momatch.config import TrainConfig
+from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.evaluate import Evaluation
 from momatch.report.words import count, decimal, duration, is_number, missing, percent
 
@@ -77,7 +77,8 @@ def settings_section(config: TrainConfig) -> str:
     rows = {
         field.name: (field.name, _value(settings[field.name]), _value(defaults[field.name])) for field in fields(config)
     }
-    changed = [row for name, row in rows.items() if settings[name] != defaults[name]]
+    # Where and how a run was carried out is no difference to its result.
+    changed = [row for name, row in rows.items() if settings[name] != defaults[name] and name not in RUNTIME_KEYS]
     if changed:
         note = "<p>Different from the defaults:</p>" + table(("Setting", "Value", "Default"), changed)
     else:

@@ -38,7 +38,8 @@ def curves_section(metrics: Sequence[Mapping[str, Any]]) -> str:
     charts = []
     for title, (keys, share) in CURVES.items():
         series = [Series(name, _points(metrics, key)) for key, name in keys.items()]
-        drawn = [each for each in series if each.points]
+        # A part of the loss that is always 0 is switched off; a share of 0 tells something.
+        drawn = [each for each in series if each.points and (share or any(y for _, y in each.points))]
         chart = line_chart(title, drawn, share=share) if drawn else missing("Nothing was recorded.")
         charts.append(f"<figure><figcaption>{title}</figcaption>{chart}</figure>")
     return f'<div class="charts">{"".join(charts)}</div>'

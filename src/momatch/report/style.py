@@ -27,7 +27,7 @@ p { margin: 0 0 .75rem; max-width: 46rem; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-size: .92rem; }
 th, td { text-align: left; padding: .3rem 1.1rem .3rem 0; vertical-align: top; }
 thead th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line); }
-tbody th { font-weight: 500; overflow-wrap: anywhere; }
+tbody th { font-weight: 500; overflow-wrap: break-word; }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
 td { white-space: nowrap; }
 td:last-child { color: var(--soft); white-space: normal; }

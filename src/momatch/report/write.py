@@ -1,6 +1,5 @@
 """Puts the page together and onto the disk."""
 
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
@@ -53,10 +52,13 @@ def write_report(
         The path of the page.
 
     Raises:
-        ValueError: if evaluation, outputs or labels do not fit the classes of the run or each other, or the model is damaged.
+        ValueError: if evaluation, outputs or labels do not fit the classes of the run or each other, or come with a run
+            that has not finished; or if the model is damaged.
         OSError: if the page cannot be written; an earlier one is still there.
     """
-    names = _class_names(run)
+    # A run that has not finished has no model, which is what knows the names.
+    unknown = run.result is None and evaluation is None and outputs is None
+    names = () if unknown else run.class_names
     _check_sizes(len(names), evaluation, outputs, labels)
     path = run.directory / "report.html"
     # Names of files may hold bytes that are no text; they become question marks.
@@ -74,28 +76,23 @@ def build_page(
     """The page as text, with `names` for the classes; other arguments as in `write_report`."""
     config, result = run.config, run.result or {}
     head = run.classifier.head if outputs is not None else None
-    sections: dict[str, Callable[[], str]] = {
-        "Figures": lambda: figures_section(result, evaluation),
-        "Training": lambda: curves_section(run.metrics()),
-        "Classes": lambda: classes_section(evaluation, names),
-        "Confusion": lambda: confusion_section(evaluation, names),
-        "Calibration": lambda: calibration_section(evaluation),
-        "Embeddings": lambda: embeddings_section(head, outputs, labels, names),
-        "Settings": lambda: settings_section(config),
-        "Versions": lambda: versions_section(result),
+    sections = {
+        "Figures": figures_section(result, evaluation),
+        "Training": curves_section(run.metrics()),
+        "Classes": classes_section(evaluation, names),
+        "Confusion": confusion_section(evaluation, names),
+        "Calibration": calibration_section(evaluation),
+        "Embeddings": embeddings_section(head, outputs, labels, names),
+        "Settings": settings_section(config),
+        "Versions": versions_section(result),
     }
     return PAGE.format(
         title=f"momatch: {escape(config.dataset)}",
         style=STYLE,
         headline=headline(run.result, evaluation),
         summary=summary(config, run.result, names, evaluation),
-        sections="\n".join(f"<section><h2>{title}</h2>{build()}</section>" for title, build in sections.items()),
+        sections="\n".join(f"<section><h2>{title}</h2>{content}</section>" for title, content in sections.items()),
     )
-
-
-def _class_names(run: Run) -> tuple[str, ...]:
-    """One name a class; none while the run has no model, which is what knows them."""
-    return run.class_names if run.result is not None else ()
 
 
 def _check_sizes(K: int, evaluation: Evaluation | None, outputs: Outputs | None, labels: Tensor | None) -> None:
