@@ -26,8 +26,17 @@ SETTINGS = [
 SETTINGS += [{"moment_order": order} for order in (0, 3, 4)]
 SETTINGS += [{"constraint": constraint} for constraint in ("mmd", "kl")]
 SETTINGS += [{"outliers": rule} for rule in ("percentile", "annealed", "chi2")]
-SETTINGS += [{"outliers": "percentile", "outlier_refit_interval": 5}, {"outliers": "percentile", "outlier_score": "density"}]
-SETTINGS += [{"forward": "split"}, {"accumulate": 2}, {"optimizer": "adamw"}, {"clip_norm": 0.0}, {"channels_last": False}]
+SETTINGS += [
+    {"outliers": "percentile", "outlier_refit_interval": 5},
+    {"outliers": "percentile", "outlier_score": "density"},
+]
+SETTINGS += [
+    {"forward": "split"},
+    {"accumulate": 2},
+    {"optimizer": "adamw"},
+    {"clip_norm": 0.0},
+    {"channels_last": False},
+]
 SETTINGS += [{"moment_variant": "published"}, {"moment_assignment": "prediction"}, {"moment_whiten": True}]
 
 
@@ -81,7 +90,9 @@ def test_head_and_constraint_see_single_precision(monkeypatch):
     seen = []
     forward = step.objective.forward
     monkeypatch.setattr(
-        step.objective, "forward", lambda head, z, *args, **kw: seen.append(z.strong.dtype) or forward(head, z, *args, **kw)
+        step.objective,
+        "forward",
+        lambda head, z, *args, **kw: seen.append(z.strong.dtype) or forward(head, z, *args, **kw),
     )
     step(small_batch(), lr=0.05, progress=0.0)
     assert seen == [torch.float32]
@@ -135,7 +146,14 @@ def test_split_forward_gives_the_weak_view_no_gradient():
 
 
 def test_accumulated_gradients_are_means_over_the_parts():
-    settings = {"clip_norm": 0.0, "momentum": 0.0, "weight_decay": 0.0, "moment_order": 0, "policy": "fixmatch", "cutoff": 0.0}
+    settings = {
+        "clip_norm": 0.0,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "moment_order": 0,
+        "policy": "fixmatch",
+        "cutoff": 0.0,
+    }
     whole, parts = small_step(with_settings(**settings)), small_step(with_settings(**settings, accumulate=2))
     for step in (whole, parts):
         step(small_batch(), lr=0.1, progress=0.0)
