@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         return COMMANDS[name](words[1:])
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
+        # An import fails where an extra is not installed; the message names it.
         return _fail(name, error)
     except KeyboardInterrupt as error:
         # A command that saved its work says how to go on, and by which signal it was stopped.

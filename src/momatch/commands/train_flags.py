@@ -38,7 +38,8 @@ Without flags: digits with 4 labels a class, in well under a minute.
 Flags beat the config file, the file beats the preset.
 """
 
-_METAVARS: dict[type, str] = {str: "TEXT", int: "INTEGER", float: "NUMBER"}
+#: How the help names a type.
+_METAVARS: dict[type, str] = {str: "TEXT", int: "INT", float: "NUMBER"}
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _reader(kind: type, optional: bool) -> Any:
         try:
             return kind(words[0])
         except ValueError:
-            raise ValueError(f"got {words[0]!r}, expected {_METAVARS[kind]}") from None
+            raise ValueError(f"got {words[0]!r}, expected {'an integer' if kind is int else 'a number'}") from None
 
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
