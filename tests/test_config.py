@@ -75,6 +75,7 @@ def test_integers_where_numbers_are_wanted_become_numbers():
         *(({name: 1.5}, f"{name}: got 1.5, expected 0 to 1") for name in FRACTIONS),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_message(values, message):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         TrainConfig.from_dict(values)

@@ -39,9 +39,10 @@ def test_result_is_resolved():
             "my.toml: moment_order: got 2",
         ),
         ([Layer({"labels_per_class": -1})], FlagError, "--labels-per-class: got -1"),
-        ([Layer({"resume": True, "overwrite": True})], FlagError, "--resume and overwrite: got both"),
+        ([Layer({"resume": True, "overwrite": True})], FlagError, "--resume and --overwrite: got both"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_blame(layers, kind, message):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         combine(layers)

@@ -65,8 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         return COMMANDS[name](words[1:])
-    except (ValueError, OSError, ImportError) as error:
-        # An import fails where an extra is not installed; the message names it.
+    except (ValueError, OSError) as error:
+        return _fail(name, error)
+    except ImportError as error:
+        # A package that is not installed is the user's matter, a module of our own is a bug.
+        if (error.name or "").startswith("momatch"):
+            raise
         return _fail(name, error)
     except KeyboardInterrupt as error:
         # A command that saved its work says how to go on, and by which signal it was stopped.

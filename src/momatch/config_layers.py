@@ -74,9 +74,7 @@ def combine(layers: Sequence[Layer]) -> TrainConfig:
     try:
         return TrainConfig.from_dict(_merged(layers)).resolved()
     except ValueError as error:
-        # Every message of TrainConfig opens with the key that it is about.
-        key = str(error).partition(":")[0].split(" and ")[0]
-        raise _at_its_place(layers, key, str(error)) from None
+        raise _at_its_place(layers, str(error)) from None
 
 
 def combine_resumed(layers: Sequence[Layer], stored: TrainConfig) -> TrainConfig:
@@ -98,7 +96,6 @@ def combine_resumed(layers: Sequence[Layer], stored: TrainConfig) -> TrainConfig
         if then != now:
             raise _at_its_place(
                 layers,
-                key,
                 f"{key}: got {now!r}, expected {then!r}, with which the run in {wanted.run_dir} was started; "
                 "leave it out to go on with that run, or give another run_dir to start a new one",
             )
@@ -124,11 +121,13 @@ def _merged(layers: Sequence[Layer]) -> dict[str, Any]:
     return {key: value for layer in layers for key, value in layer.values.items()}
 
 
-def _at_its_place(layers: Sequence[Layer], key: str, message: str) -> ValueError:
-    """The message with the name of the layer that gave `key`."""
-    giver = next((layer for layer in reversed(layers) if key in layer.values), None)
+def _at_its_place(layers: Sequence[Layer], message: str) -> ValueError:
+    """The error with the name of the layer that gave the setting. The message opens with "key:" or "key and key:"."""
+    subject, _, complaint = message.partition(":")
+    keys = subject.split(" and ")
+    giver = next((layer for layer in reversed(layers) if keys[0] in layer.values), None)
     if giver is None:
         return ValueError(message)
     if giver.source is None:
-        return FlagError(f"--{key.replace('_', '-')}{message.removeprefix(key)}")
+        return FlagError(" and ".join(f"--{key.replace('_', '-')}" for key in keys) + f":{complaint}")
     return ValueError(f"{giver.source}: {message}")

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from momatch.commands.train_flags import Flags, parse_flags
@@ -31,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
     print(f"report: {write_report(run)}")
     print(f"model:  {config.run_dir}")
-    print(f"\nNext: momatch evaluate {config.run_dir}")
+    print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}")
     return 0
 
 
@@ -48,10 +50,14 @@ def resolve(flags: Flags) -> TrainConfig:
     config = combine(layers)
     if not config.resume:
         return config
-    from momatch.training.run_directory import RunDirectory
-
     assert config.run_dir is not None, "combine resolves it"
-    return combine_resumed(layers, RunDirectory(config.run_dir).config)
+    if not Path(config.run_dir).is_dir():
+        raise ValueError(
+            f"{config.run_dir}: got no run to go on with; leave --resume out to start one, or give its --run-dir"
+        )
+    from momatch.training.run import Run
+
+    return combine_resumed(layers, Run.load(config.run_dir).config)
 
 
 def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
@@ -84,26 +90,23 @@ def _settings(config: TrainConfig) -> Iterator[str]:
     labels = f"{config.labels_per_class} labels a class" if config.labels_per_class else "all labels"
     yield f"{config.dataset}: {labels}, seed {config.seed}"
     width = f"{config.embedding_dim} dimensions" if config.embedding_dim else "the network's own features"
-    constraint = "no constraint"
-    if config.moment_order:
-        constraint = f"{config.constraint} constraint" + (
-            f" up to order {config.moment_order}" if config.constraint == "moments" else ""
-        )
+    constraints = {"moments": f"moments up to order {config.moment_order}", "mmd": "MMD", "kl": "KL divergence"}
+    constraint = f"constrained by {constraints[config.constraint]}" if config.moment_order else "not constrained"
     yield f"{config.backbone} network, {config.head} head on {width}, {constraint}"
     pool = f" + {config.unlabeled_batch_size} unlabelled" if config.unlabeled_batch_size else ""
     outliers = f", outliers kept out by {config.outliers}" if config.outliers != "none" else ""
     yield f"{config.policy}{outliers}, {config.steps:,} steps of {config.labeled_batch_size} labelled{pool} images"
 
 
-def _percent(value: float | None) -> str | None:
+def _percent(value: float | int | None) -> str | None:
     return None if value is None else f"{100 * value:.2f} %"
 
 
-def _number(value: float | None, form: str, unit: str = "") -> str | None:
+def _number(value: float | int | None, form: str, unit: str = "") -> str | None:
     return None if value is None else f"{value:{form}}{unit}"
 
 
-def _duration(seconds: float | None) -> str | None:
+def _duration(seconds: float | int | None) -> str | None:
     if seconds is None:
         return None
     minutes, rest = divmod(round(seconds), 60)

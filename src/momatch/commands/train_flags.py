@@ -4,7 +4,7 @@ tyro parses them (docs/decisions/0003-command-line.md). It is shown typed dicts,
 rather than `TrainConfig` itself, which would come back with defaults that look as if they had been given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, make_dataclass
 from pathlib import Path
 from types import NoneType
@@ -87,17 +87,18 @@ def _everything() -> Any:
         ),
         ("print_config", _flag(tyro.conf.FlagCreatePairsOff[bool], "print all settings as JSON and exit."), False),
     ]
-    return make_dataclass("Train", [*own, *((title, _section(title)) for title in SECTIONS)], kw_only=True)
+    texts = {entry.arg_name: entry.description or "" for entry in parse(TrainConfig.__doc__ or "").params}
+    sections = [(title, _flag(_section(title, texts), "")) for title in SECTIONS]
+    return make_dataclass("Train", [*own, *sections], kw_only=True)
 
 
-def _section(title: str) -> Any:
+def _section(title: str, texts: Mapping[str, str]) -> Any:
     """The fields of one section as a typed dict."""
     settings = fields(TrainConfig)
     names = [field.name for field in settings]
     starts = [*(names.index(first) for first in SECTIONS.values()), len(names)]
     here = list(SECTIONS).index(title)
-    documented = {entry.arg_name: entry.description or "" for entry in parse(TrainConfig.__doc__ or "").params}
-    flags = {field.name: _setting(field, documented[field.name]) for field in settings[starts[here] : starts[here + 1]]}
+    flags = {field.name: _setting(field, texts[field.name]) for field in settings[starts[here] : starts[here + 1]]}
     # Type checkers know typed dicts whose keys are written down; these are read from TrainConfig.
     return cast(Any, TypedDict)(title, flags, total=False)
 
