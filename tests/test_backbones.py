@@ -13,7 +13,7 @@ from torch import nn
 from momatch.backbones import BACKBONES, SmallCNN, build_backbone
 
 WRN = ("wrn-28-2", "wrn-37-2", "wrn-10-1")
-IMAGE_NETWORKS = (*WRN, "cnn-small")
+IMAGE_NETWORKS = (*WRN, "cnn-small", "cnn-tiny")
 
 
 def count(module):
@@ -282,7 +282,7 @@ def test_unknown_names_get_a_suggestion():
 
 @pytest.mark.parametrize("name", sorted(BACKBONES))
 def test_unknown_options_are_refused(name):
-    with pytest.raises(ValueError, match=r"unexpected keyword argument 'depth'; it takes: in_channels, "):
+    with pytest.raises(ValueError, match=r"unexpected keyword argument 'depth'; it takes: in_channels"):
         build_backbone(name, depth=3)
 
 

@@ -109,7 +109,7 @@ class TrainConfig:
     labeled_in_pool: bool = True
     flip: Literal["auto", "yes", "no"] = "auto"
 
-    backbone: str = "cnn-small"
+    backbone: str = "cnn-tiny"
     backbone_variant: Literal["default", "published"] = "default"
     head: Head = "aagmm"
     embedding_dim: int = 8
@@ -133,18 +133,18 @@ class TrainConfig:
     outlier_refit_interval: int = 0
     refit: bool = True
 
-    steps: int = 600
+    steps: int = 2000
     labeled_batch_size: int = 32
-    unlabeled_batch_size: int = 224
+    unlabeled_batch_size: int = 96
     accumulate: int = 1
     forward: Literal["joint", "split"] = "joint"
 
     optimizer: Optimizer = "sgd"
-    lr: float = 0.03
+    lr: float = 0.1
     head_lr_factor: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    clip_norm: float = 1.0
+    clip_norm: float = 5.0
     schedule: Schedule = "cosine"
     warmup_steps: int = 0
     ema_decay: float = 0.99
@@ -156,9 +156,9 @@ class TrainConfig:
     compile: bool = False
     max_skipped_steps: int = 50
 
-    eval_interval: int = 100
-    log_interval: int = 20
-    checkpoint_interval: int = 100
+    eval_interval: int = 200
+    log_interval: int = 50
+    checkpoint_interval: int = 200
     keep_checkpoints: int = 2
     tracker: Literal["none", "tensorboard"] = "none"
     progress: bool = True

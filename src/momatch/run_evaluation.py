@@ -66,6 +66,15 @@ def evaluate_run(
     }
 
 
+def test_outputs(run: Run) -> tuple[Outputs, Int64[Tensor, " n"]] | None:
+    """What a finished run's classifier says about its own labelled test images, and their labels; None if there are none."""
+    config = run.config
+    loaded = _load(config.dataset, config.data_dir, config.image_size, config.test_fraction)
+    if loaded.test is None or not bool((loaded.test.labels >= 0).any()):
+        return None
+    return run_classifier(run.classifier, _fitted(loaded.test, run)), loaded.test.labels
+
+
 def _test_images(
     run: Run, dataset: str | None, data_dir: str | None, image_size: int | None, test_fraction: float | None
 ) -> tuple[Dataset, Split]:

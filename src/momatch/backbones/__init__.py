@@ -15,6 +15,7 @@ from momatch.backbones.custom import call_factory, check_backbone, import_factor
 from momatch.backbones.efficientnet import EfficientNetLite0 as EfficientNetLite0
 from momatch.backbones.small import MLP as MLP
 from momatch.backbones.small import SmallCNN as SmallCNN
+from momatch.backbones.small import cnn_tiny
 from momatch.backbones.wide_resnet import WideResNet as WideResNet
 from momatch.backbones.wide_resnet import wrn_10_1, wrn_28_2, wrn_37_2
 from momatch.validation import check_positive_int
@@ -25,6 +26,7 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
     "wrn-37-2": wrn_37_2,
     "wrn-10-1": wrn_10_1,
     "cnn-small": SmallCNN,
+    "cnn-tiny": cnn_tiny,
     "mlp": MLP,
     "efficientnet-lite0": EfficientNetLite0,
 }

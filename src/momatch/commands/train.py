@@ -5,11 +5,14 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from momatch.commands.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
 from momatch.config_layers import Layer, combine, combine_resumed, preset_layer, read_config_file
+
+if TYPE_CHECKING:
+    from momatch.training.run import Run
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,12 +32,23 @@ def main(argv: Sequence[str]) -> int:
         return 0
     for line in summary(config, run.result or {}):
         print(line)
-    from momatch.report import write_report
-
-    print(f"report: {write_report(run)}")
+    print(f"report: {_write_report(run)}")
     print(f"model:  {config.run_dir}")
     print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}")
     return 0
+
+
+def _write_report(run: "Run") -> Path:
+    from momatch.evaluate import evaluate_outputs
+    from momatch.report import write_report
+    from momatch.run_evaluation import test_outputs
+
+    found = test_outputs(run)
+    if found is None:
+        return write_report(run)
+    outputs, labels = found
+    evaluation = evaluate_outputs(run.classifier.head, outputs, labels)
+    return write_report(run, evaluation=evaluation, outputs=outputs, labels=labels)
 
 
 def resolve(flags: Flags) -> TrainConfig:
