@@ -1,1 +1,1 @@
-"""What fits a classifier: the step, the loop around it, and what a run leaves on disk."""
+"""What fits a classifier: the step, the loop, checkpoints and the run directory."""
