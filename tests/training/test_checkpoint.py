@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -282,6 +283,21 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch
     assert calls == ["write", "fsync", "write", "fsync", "fsync", "rename", "fsync"]
 
 
+def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(tmp_path, monkeypatch):
+    save(tmp_path / "checkpoints", 1)
+
+    def broken(path):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "iterdir", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        load_newest(tmp_path / "checkpoints")
+    with pytest.raises(
+        OSError, match=r"removing old checkpoints failed: .*cannot be listed either.*; put that right, then"
+    ):
+        prune(tmp_path / "checkpoints", 1)
+
+
 def test_the_first_checkpoint_may_fail_as_well(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(no_space()))
@@ -367,19 +383,26 @@ def test_killed_at_random_moments(tmp_path):
     command = [sys.executable, "-c", WRITER, str(folder)]
     announced, seen = 0, set()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        for _ in range(20):
+
+        def read():
+            kind, number = process.stdout.readline().split()
+            return kind, int(number)
+
+        for attempt in range(20):
             process.stdin.write("go\n")
             process.stdin.flush()
-            said, child = process.stdout.readline().split()
-            while said != "child":
-                announced = max(announced, int(child))
-                said, child = process.stdout.readline().split()
+            child, before = None, announced
+            # Half of the children live to save something, however slow the machine; the others die wherever they are.
+            while child is None or (attempt % 2 and announced == before):
+                kind, number = read()
+                if kind == "child":
+                    child = number
+                else:
+                    announced = number
             time.sleep(chance.random() * 0.06)
-            os.kill(int(child), signal.SIGKILL)
-            said = ""
-            while said != "dead":
-                said, number = process.stdout.readline().split()
-                announced = max(announced, int(number))
+            os.kill(child, signal.SIGKILL)
+            while (line := read())[0] != "dead":
+                announced = line[1]
             found = load_newest(folder)
             step = 0 if found is None else found.step
             assert announced <= step <= announced + 1
@@ -387,7 +410,7 @@ def test_killed_at_random_moments(tmp_path):
                 assert found.rejected == ()
                 assert found.facts["step"] == step
                 assert torch.equal(found.tensors["a"], torch.full((5000,), step))
-            seen.add(step)
             announced = step
+            seen.add(step)
         process.stdin.close()
-    assert len(seen) > 5, "the kills came before anything was saved"
+    assert len(seen) >= 10

@@ -178,8 +178,7 @@ def explain_write_errors(what: str, run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        good = last_good(run_dir / FOLDER)
-        left = "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good.name}"
+        left = _what_is_left(run_dir / FOLDER)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "free some space" if full else "put that right"
         resume = f"go on with: momatch train --resume --run-dir {shlex.quote(str(run_dir))}"
@@ -189,6 +188,14 @@ def explain_write_errors(what: str, run_dir: Path) -> Iterator[None]:
         )
         explained.errno = error.errno
         raise explained from error
+
+
+def _what_is_left(folder: Path) -> str:
+    try:
+        good = last_good(folder)
+    except OSError as error:
+        return f"the checkpoints cannot be listed either ({error})"
+    return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good.name}"
 
 
 def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
