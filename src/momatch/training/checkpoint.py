@@ -21,12 +21,11 @@ from typing import Any
 from torch import Tensor
 
 from momatch.training.durable import PART, sync_folder, write_synced
-from momatch.training.tensor_files import decode, encode
+from momatch.training.run_config import CONFIG
+from momatch.training.tensor_files import decode, encode, read_verified
 
 #: The folder of a run that holds its checkpoints.
 FOLDER = "checkpoints"
-#: The file of a run without which there is nothing to resume.
-CONFIG = "config.json"
 _KIND = "momatch checkpoint"
 _OLD = ".old"
 _NAME = re.compile(r"step-(\d{8,})(\.old)?")
@@ -73,7 +72,7 @@ def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], fact
     data, description = encode(_KIND, tensors, {"step": step, "facts": facts})
     target = folder / f"step-{step:08d}"
     part = target.with_name(target.name + PART)
-    with explain_write_errors(f"the checkpoint of step {step}", folder.parent):
+    with explain_write_errors(f"saving the checkpoint of step {step}", folder.parent):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             if part.exists():
@@ -103,7 +102,8 @@ def load_newest(folder: Path) -> Checkpoint | None:
     rejected: list[str] = []
     for path in _newest_first(folder):
         try:
-            content, tensors = _read(path)
+            content, data = _read(path)
+            tensors = decode(data)
         except (ValueError, OSError) as error:
             rejected.append(str(error))
             continue
@@ -135,7 +135,7 @@ def prune(folder: Path, keep: int) -> None:
     """
     if keep < 1:
         raise ValueError(f"keep: got {keep}, expected at least 1")
-    with explain_write_errors("the removal of old checkpoints", folder.parent):
+    with explain_write_errors("removing old checkpoints", folder.parent):
         for path in _entries(folder, _LEFTOVER):
             shutil.rmtree(path)
         good = last_good(folder)
@@ -166,10 +166,10 @@ def delete_checkpoints(folder: Path) -> None:
 
 @contextmanager
 def explain_write_errors(what: str, run_dir: Path) -> Iterator[None]:
-    """Turn an `OSError` of the block into one that says what could not be written, what is left and how to go on.
+    """Turn an `OSError` of the block into one that says what failed, what is left and how to go on.
 
     Args:
-        what: could not be written.
+        what: was being done.
         run_dir: the run's directory.
 
     Raises:
@@ -178,17 +178,24 @@ def explain_write_errors(what: str, run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        good = last_good(run_dir / FOLDER)
-        left = "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good.name}"
+        left = _what_is_left(run_dir / FOLDER)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "free some space" if full else "put that right"
         resume = f"go on with: momatch train --resume --run-dir {shlex.quote(str(run_dir))}"
         explained = OSError(
-            f"{run_dir}: {what} could not be written: {error.strerror or error}; {left}; "
+            f"{run_dir}: {what} failed: {error.strerror or error}; {left}; "
             f"{remedy}, then {resume if (run_dir / CONFIG).exists() else 'start again'}"
         )
         explained.errno = error.errno
         raise explained from error
+
+
+def _what_is_left(folder: Path) -> str:
+    try:
+        good = last_good(folder)
+    except OSError as error:
+        return f"the checkpoints cannot be listed either ({error})"
+    return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good.name}"
 
 
 def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
@@ -210,11 +217,11 @@ def _age(path: Path) -> tuple[int, bool]:
     return int(match[1]), match[2] is None
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    content, tensors = decode(_KIND, path / "state.json", path / "state.safetensors")
+def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    content, data = read_verified(_KIND, path / "state.json", path / "state.safetensors")
     if content["step"] != _age(path)[0]:
         raise ValueError(f"{path}: got the state of step {content['step']}; the folder was renamed")
-    return content, tensors
+    return content, data
 
 
 def _is_good(path: Path) -> bool:

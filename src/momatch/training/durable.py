@@ -110,6 +110,24 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("got brackets nested too deeply") from error
 
 
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if there is no file.
+
+    Raises:
+        ValueError: if the file holds anything else.
+        OSError: if it cannot be read.
+    """
+    try:
+        content = parse_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; the file is damaged") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: got a {type(content).__name__}, expected a JSON object; the file is damaged")
+    return content
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"got {constant}, which is no JSON")
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor: int | None = None
+        self._file: FileIO | None = None
 
     def append(self, metrics: Mapping[str, Any]) -> None:
         """Add a line; NaN and infinities become null.
@@ -29,7 +30,7 @@ class MetricsFile:
         if not isinstance(metrics.get("step"), int):
             raise ValueError(f"metrics: got the step {metrics.get('step')!r}, expected an integer")
         line = json_bytes(finite(metrics), indent=None)
-        descriptor = self._open()
+        descriptor = self._open().fileno()
         size = os.fstat(descriptor).st_size
         try:
             write_all(descriptor, line)
@@ -39,8 +40,8 @@ class MetricsFile:
 
     def sync(self) -> None:
         """Bring the lines to the disk."""
-        if self._descriptor is not None:
-            os.fsync(self._descriptor)
+        if self._file is not None:
+            os.fsync(self._file.fileno())
 
     def read(self) -> list[dict[str, Any]]:
         """All lines; a last one that was cut off is left out.
@@ -68,17 +69,17 @@ class MetricsFile:
 
     def close(self) -> None:
         """Close the file; `append` opens it again."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _open(self) -> int:
-        if self._descriptor is None:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    def _open(self) -> FileIO:
+        if self._file is None:
+            file = FileIO(self.path, "a+")
             # A line that was cut off must not become the beginning of the next one.
-            os.ftruncate(descriptor, self.path.read_bytes().rfind(b"\n") + 1)
-            self._descriptor = descriptor
-        return self._descriptor
+            file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+            self._file = file
+        return self._file
 
     def _lines(self) -> list[dict[str, Any] | None]:
         """Each line, None for one that is damaged or cut off."""

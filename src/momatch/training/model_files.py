@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from momatch._version import __version__
 from momatch.backbones import Normalization
 from momatch.classifier import Classifier
-from momatch.heads import HEADS
+from momatch.heads import AAGMM, HEADS, KMeans, Linear
 from momatch.training.checkpoint import explain_write_errors
 from momatch.training.durable import replace_files
-from momatch.training.tensor_files import decode, encode
+from momatch.training.tensor_files import decode, encode, read_verified
 
 _KIND = "momatch model"
 _WEIGHTS, _FACTS = "model.safetensors", "model.json"
 _REFITTED = "refitted_head."
-#: Backbones with a published variant.
-_PUBLISHED = ("wrn-28-2", "wrn-37-2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +27,7 @@ class ModelFacts:
 
     Attributes:
         backbone: a name or ``package.module:factory``.
-        backbone_variant: "default" or "published".
+        backbone_variant: "default", or what the Wide ResNets take as their `variant`.
         head: a key of `momatch.heads.HEADS`.
         embedding_dim: as for `Classifier.build`; 0 for the backbone's own features.
         class_names: label k is ``class_names[k]``.
@@ -37,7 +35,7 @@ class ModelFacts:
         image_size: height and width.
         normalization: (mean, std) of the dataset's pixels scaled to 0-1, or None.
         dataset: that it was trained on.
-        version: of momatch that trained it.
+        created_by: the program and its version.
     """
 
     backbone: str
@@ -49,7 +47,7 @@ class ModelFacts:
     image_size: tuple[int, int]
     normalization: Normalization | None
     dataset: str
-    version: str = __version__
+    created_by: str = f"momatch {__version__}"
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as plain values."""
@@ -91,11 +89,6 @@ def build_classifier(facts: ModelFacts, **options: Any) -> Classifier:
     """
     backbone_options = dict(options.pop("backbone_options", {}))
     if facts.backbone_variant != "default":
-        if facts.backbone not in _PUBLISHED:
-            raise ValueError(
-                f"backbone_variant: got {facts.backbone_variant!r} with backbone {facts.backbone!r}, expected 'default'; "
-                f"only {' and '.join(_PUBLISHED)} have another one"
-            )
         backbone_options["variant"] = facts.backbone_variant
     try:
         return Classifier.build(
@@ -113,7 +106,9 @@ def build_classifier(facts: ModelFacts, **options: Any) -> Classifier:
         raise ValueError(f"backbone {facts.backbone!r}: {error}") from error
 
 
-def save_model(folder: Path, classifier: Classifier, facts: ModelFacts, refitted_head: nn.Module | None = None) -> None:
+def save_model(
+    folder: str | Path, classifier: Classifier, facts: ModelFacts, refitted_head: nn.Module | None = None
+) -> None:
     """Save a classifier.
 
     Args:
@@ -126,17 +121,18 @@ def save_model(folder: Path, classifier: Classifier, facts: ModelFacts, refitted
         ValueError: if the refitted head is of no known kind, or a part of the state is no tensor.
         OSError: if it cannot be written; a model that was there is then intact.
     """
+    folder = Path(folder)
     tensors = _state(classifier)
     content: dict[str, Any] = {"facts": facts.to_dict(), "refitted_head": None}
     if refitted_head is not None:
         content["refitted_head"] = _head_name(refitted_head)
         tensors |= {_REFITTED + name: value for name, value in _state(refitted_head).items()}
     weights, description = encode(_KIND, tensors, content)
-    with explain_write_errors("the model", folder):
+    with explain_write_errors("saving the model", folder):
         replace_files({folder / _WEIGHTS: weights, folder / _FACTS: description})
 
 
-def load_model(folder: Path) -> tuple[Classifier, ModelFacts, nn.Module | None]:
+def load_model(folder: str | Path) -> tuple[Classifier, ModelFacts, nn.Module | None]:
     """Load what `save_model` saved, on the CPU and in evaluation mode. Random numbers of the process are left as they were.
 
     Returns:
@@ -147,24 +143,19 @@ def load_model(folder: Path) -> tuple[Classifier, ModelFacts, nn.Module | None]:
         OSError: if a file cannot be read.
     """
     folder = Path(folder)
-    content, tensors = decode(_KIND, folder / _FACTS, folder / _WEIGHTS)
+    content, data = read_verified(_KIND, folder / _FACTS, folder / _WEIGHTS)
+    tensors = decode(data)
     facts = ModelFacts.from_dict(content["facts"])
     refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
     with torch.random.fork_rng(devices=[]):
         # The weights are about to be replaced: the pretrained ones need not be there.
-        backbone_options = {"pretrained": False} if facts.backbone == "efficientnet-lite0" else {}
-        classifier = build_classifier(
-            facts, backbone_options=backbone_options, head_options=_head_options(tensors, "head.")
-        )
-        _fill(classifier, tensors, folder / _WEIGHTS)
-        head: nn.Module | None = None
-        if content["refitted_head"] is not None:
-            size = classifier.head.embedding_dim
-            assert isinstance(size, int), "every head of HEADS has it"
-            kind = HEADS[content["refitted_head"]]
-            head = kind(size, len(facts.class_names), **_head_options(refitted, ""))
-            _fill(head, refitted, folder / _WEIGHTS)
-            head.eval()
+        options = {"pretrained": False} if facts.backbone == "efficientnet-lite0" else {}
+        classifier = build_classifier(facts, backbone_options=options, head_options=_head_options(tensors, "head."))
+        head = _build_head(content["refitted_head"], classifier, refitted)
+    _fill(classifier, tensors, folder / _WEIGHTS)
+    if head is not None:
+        _fill(head, refitted, folder / _WEIGHTS)
+        head.eval()
     return classifier.eval(), facts, head
 
 
@@ -177,8 +168,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{name}: got a {type(value).__name__} in the state, expected tensors only")
-    # torch.compile wraps a module; the saved names are those of the network itself.
-    return {name.replace("_orig_mod.", ""): value for name, value in state.items()}
+    return state
 
 
 def _head_name(head: nn.Module) -> str:
@@ -190,6 +180,16 @@ def _head_name(head: nn.Module) -> str:
 
 def _head_options(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
     return {"learn_prior": True} if f"{prefix}prior_logits" in tensors else {}
+
+
+def _build_head(name: str | None, classifier: Classifier, tensors: Mapping[str, Tensor]) -> nn.Module | None:
+    if name is None:
+        return None
+    if name not in HEADS:
+        raise ValueError(f"refitted_head: got {name!r}, expected one of {', '.join(HEADS)}")
+    last = classifier.head
+    assert isinstance(last, AAGMM | KMeans | Linear), "Classifier.build takes it from HEADS"
+    return HEADS[name](last.embedding_dim, last.num_classes, **_head_options(tensors, ""))
 
 
 def _fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
@@ -204,7 +204,8 @@ def _fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> Non
     try:
         module.load_state_dict(dict(tensors))
     except RuntimeError as error:
+        first = " ".join(line.strip() for line in str(error).splitlines()[1:2])
         raise ValueError(
             f"{source}: the weights are not those of the network that model.json describes; "
-            f"has the code of the backbone changed? {error}"
+            f"has the code of the backbone changed? {first}"
         ) from error

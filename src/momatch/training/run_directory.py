@@ -1,16 +1,17 @@
 """The directory of a run: what lies where, who may write, and when a run counts as finished.
 
-config.json          the resolved settings; its format marker makes a directory a run
-metrics.jsonl        one line a log interval
-checkpoints/         see `momatch.training.checkpoint`
-model.safetensors, model.json     see `momatch.training.model_files`
-report.html, tensorboard/         where asked for
-run.log              what happened, with times
-result.json          written last: a run is finished when it is there
-run.lock             held by the process that writes
+- config.json: the resolved settings; its format marker makes a directory a run
+- metrics.jsonl: one line a log interval
+- checkpoints/: see `momatch.training.checkpoint`
+- model.safetensors, model.json: see `momatch.training.model_files`
+- report.html, tensorboard/: where asked for
+- run.log: what happened, with times
+- result.json: written last; a run is finished when it is there
+- run.lock: held by the process that writes
 """
 
 import contextlib
+import errno
 import shlex
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,17 +21,17 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from momatch._version import __version__
 from momatch.config import TrainConfig
-from momatch.training.checkpoint import CONFIG, FOLDER, delete_checkpoints, explain_write_errors
-from momatch.training.durable import finite, json_bytes, parse_json, part_of, replace_files
+from momatch.training.checkpoint import FOLDER, delete_checkpoints, explain_write_errors
+from momatch.training.durable import finite, json_bytes, part_of, read_object, remove_file, replace_files
 from momatch.training.metrics_file import MetricsFile
+from momatch.training.run_config import CONFIG, encode_config, is_run, read_config
 
-_KIND = "momatch run"
-_VERSION = 1
 _METRICS, _RESULT, _LOG, _LOCK = "metrics.jsonl", "result.json", "run.log", "run.lock"
 #: What overwriting deletes, in this order: without a result a run is unfinished, so half a deletion never looks finished.
 _DELETED = (_RESULT, "report.html", "model.json", "model.safetensors")
+#: Files that are written beside their place first, so that a kill may leave the beginning of one.
+_REPLACED = (CONFIG, _METRICS, *_DELETED)
 _EVENTS = "events.out.tfevents.*"
 
 
@@ -68,14 +69,13 @@ class RunDirectory:
         """
         directory = cls(path)
         directory._check_new(overwrite)
-        with explain_write_errors("the directory", directory.path):
+        with explain_write_errors("making the directory", directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
         directory._acquire()
         try:
             directory._check_new(overwrite)
             directory._delete_run()
-            content = {"format": _KIND, "version": _VERSION, "momatch": __version__, "config": config.to_dict()}
-            directory._replace(CONFIG, content)
+            directory._replace(CONFIG, encode_config(config))
         except BaseException:
             directory.close()
             raise
@@ -90,16 +90,11 @@ class RunDirectory:
             OSError: if another process writes there.
         """
         directory = cls(path)
-        if not directory.exists:
+        if not is_run(directory.path):
             raise ValueError(f"{directory.path}: nothing to resume, there is no run; start one without resume")
         _ = directory.config
         directory._acquire()
         return directory
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a run (its config.json)."""
-        return (self.path / CONFIG).is_file()
 
     @property
     def finished(self) -> bool:
@@ -114,18 +109,7 @@ class RunDirectory:
             ValueError: if there is no run, or config.json is damaged, of another kind or of another version.
             OSError: if it cannot be read.
         """
-        path = self.path / CONFIG
-        content = self._read_object(CONFIG)
-        if content is None:
-            raise ValueError(f"{self.path}: got a directory without {CONFIG}, expected the directory of a run")
-        if content.get("format") != _KIND or not isinstance(content.get("config"), dict):
-            raise ValueError(f"{path}: got a file of another kind, expected the config of a {_KIND}")
-        if content.get("version") != _VERSION:
-            raise ValueError(
-                f"{path}: got version {content.get('version')!r} of the format, expected {_VERSION}; "
-                f"it was written by momatch {content.get('momatch')}: use that one"
-            )
-        return TrainConfig.from_dict(content["config"], source=str(path))
+        return read_config(self.path)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl; NaN and infinities become null.
@@ -140,7 +124,7 @@ class RunDirectory:
             OSError: if it cannot be written; then no part of the line is left.
         """
         self._require_lock()
-        with explain_write_errors(f"the metrics of step {metrics.get('step')}", self.path):
+        with explain_write_errors(f"writing the metrics of step {metrics.get('step')}", self.path):
             self._metrics.append(metrics)
 
     def sync(self) -> None:
@@ -149,7 +133,7 @@ class RunDirectory:
         Raises:
             OSError: if that fails.
         """
-        with explain_write_errors("the metrics", self.path):
+        with explain_write_errors("writing the metrics", self.path):
             self._metrics.sync()
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -168,7 +152,7 @@ class RunDirectory:
             OSError: if the rest cannot be written.
         """
         self._require_lock()
-        with explain_write_errors("the metrics", self.path):
+        with explain_write_errors("writing the metrics", self.path):
             self._metrics.truncate(last_step)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -180,7 +164,7 @@ class RunDirectory:
         """
         self._require_lock()
         self.sync()
-        self._replace(_RESULT, finite(result))
+        self._replace(_RESULT, json_bytes(finite(result)))
 
     def read_result(self) -> dict[str, Any] | None:
         """What `write_result` wrote; None for a run that is not finished.
@@ -188,7 +172,7 @@ class RunDirectory:
         Raises:
             ValueError: if it is damaged.
         """
-        return self._read_object(_RESULT)
+        return read_object(self.path / _RESULT)
 
     def log(self, text: str) -> None:
         """Add a line with the time to run.log.
@@ -201,7 +185,7 @@ class RunDirectory:
         time = datetime.now().astimezone().isoformat(timespec="seconds")
         line = f"{time} {' | '.join(text.splitlines())}\n"
         with (
-            explain_write_errors(_LOG, self.path),
+            explain_write_errors(f"writing {_LOG}", self.path),
             open(self.path / _LOG, "a", encoding="utf-8", errors="backslashreplace") as file,
         ):
             file.write(line)
@@ -226,7 +210,7 @@ class RunDirectory:
             return
         if not self.path.is_dir():
             raise ValueError(f"{self.path}: got a file, expected a directory or nothing")
-        if not self.exists:
+        if not is_run(self.path):
             ours = {_LOCK, part_of(self.path / CONFIG).name}
             others = sorted(path.name for path in self.path.iterdir() if path.name not in ours)
             if others:
@@ -235,7 +219,6 @@ class RunDirectory:
                     "choose another run_dir"
                 )
             return
-        _ = self.config
         if overwrite:
             return
         again = f"--run-dir {shlex.quote(str(self.path))}"
@@ -251,9 +234,9 @@ class RunDirectory:
 
     def _delete_run(self) -> None:
         """Delete a run but for its config, which is replaced: at no moment is the directory something else than a run."""
-        if not self.exists:
+        if not is_run(self.path):
             return
-        with explain_write_errors("the removal of the old run", self.path):
+        with explain_write_errors("removing the old run", self.path):
             for name in _DELETED:
                 (self.path / name).unlink(missing_ok=True)
             delete_checkpoints(self.checkpoints)
@@ -264,35 +247,26 @@ class RunDirectory:
                 self.tensorboard.rmdir()
 
     def _acquire(self) -> None:
-        lock = FileLock(self.path / _LOCK, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout as error:
+        lock = FileLock(self.path / _LOCK)
+        with explain_write_errors("locking the directory", self.path):
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                pass
+            except NotImplementedError as error:  # older releases of filelock say it so
+                raise OSError(errno.ENOLCK, "this file system has no locks") from error
+        if not lock.is_locked:
             raise OSError(
                 f"{self.path}: another process is at work on this run; wait for it, or choose another run_dir"
-            ) from error
-        except NotImplementedError as error:
-            raise OSError(f"{self.path}: this file system has no locks; choose a run_dir on another one") from error
-        except OSError as error:
-            raise OSError(f"{self.path}: the directory cannot be locked: {error}") from error
+            )
         self._lock = lock
+        for name in _REPLACED:
+            remove_file(part_of(self.path / name))
 
     def _require_lock(self) -> None:
         if self._lock is None:
             raise ValueError(f"{self.path}: got a directory that is open for reading; use RunDirectory.open or .create")
 
-    def _replace(self, name: str, content: Any) -> None:
-        with explain_write_errors(name, self.path):
-            replace_files({self.path / name: json_bytes(content)})
-
-    def _read_object(self, name: str) -> dict[str, Any] | None:
-        path = self.path / name
-        try:
-            content = parse_json(path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}; the file is damaged") from error
-        if not isinstance(content, dict):
-            raise ValueError(f"{path}: got a {type(content).__name__}, expected a JSON object; the file is damaged")
-        return content
+    def _replace(self, name: str, data: bytes) -> None:
+        with explain_write_errors(f"writing {name}", self.path):
+            replace_files({self.path / name: data})

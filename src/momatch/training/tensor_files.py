@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from momatch.training.durable import json_bytes, parse_json
+from momatch.training.durable import json_bytes, parse_json, read_object
 
 #: Raise it when what is written can no longer be read by older code.
 VERSION = 1
@@ -41,42 +42,43 @@ def encode(kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any])
     return data, json_bytes(written | {"sha256": _digest(written)})
 
 
-def decode(kind: str, json_path: Path, tensor_path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read what `encode` made and verify it.
+def read_verified(kind: str, json_path: Path, tensor_path: Path) -> tuple[dict[str, Any], bytes]:
+    """Read what `encode` made and compare checksums.
 
     Returns:
-        The content of the JSON file, and the tensors, on the CPU.
+        The content of the JSON file, and the bytes of the other for `decode`.
 
     Raises:
         ValueError: if a file is missing, damaged, of another kind or of another version.
         OSError: if a file is there and cannot be read.
     """
-    content = read_facts(kind, json_path)
+    content = _read_facts(kind, json_path)
     data = _read(tensor_path)
     recorded = content["tensors"]
     if len(data) != recorded["size"]:
         raise ValueError(f"{tensor_path}: got {len(data)} bytes, expected {recorded['size']}; the file is damaged")
     if hashlib.sha256(data).hexdigest() != recorded["sha256"]:
         raise ValueError(f"{tensor_path}: its checksum is not the recorded one; the file is damaged")
-    try:
-        return content, load(data)
-    except SafetensorError as error:
-        raise ValueError(f"{tensor_path}: {error}; it is no safetensors file") from error
+    return content, data
 
 
-def read_facts(kind: str, path: Path) -> dict[str, Any]:
-    """Read the JSON file alone and verify it.
+def decode(data: bytes) -> dict[str, Tensor]:
+    """The tensors in verified bytes, on the CPU and contiguous.
 
     Raises:
-        ValueError: if it is missing, damaged, of another kind or of another version.
-        OSError: if it is there and cannot be read.
+        ValueError: if the bytes are not those of a .safetensors file.
     """
-    data = _read(path)
     try:
-        content = parse_json(data)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; the file is damaged") from error
-    if not isinstance(content, dict) or content.get("format") != kind:
+        return load(data)
+    except SafetensorError as error:
+        raise ValueError(f"got {len(data)} bytes that are no safetensors file: {error}") from error
+
+
+def _read_facts(kind: str, path: Path) -> dict[str, Any]:
+    content = read_object(path)
+    if content is None:
+        raise ValueError(f"{path}: there is no such file")
+    if content.get("format") != kind:
         raise ValueError(f"{path}: got a file of another kind, expected a {kind}")
     if content.get("version") != VERSION:
         raise ValueError(
@@ -97,7 +99,7 @@ def _read(path: Path) -> bytes:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -106,6 +108,8 @@ def _dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     dense: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
+        if tensor.is_meta or tensor.layout is not torch.strided:
+            raise ValueError(f"{name}: got a tensor of layout {tensor.layout} on {tensor.device}, expected a dense one")
         value = tensor.detach().cpu().contiguous()
         if value.untyped_storage().data_ptr() in seen:
             value = value.clone()
