@@ -18,9 +18,25 @@ def _data(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _train(argv: Sequence[str]) -> int:
+    """Train a classifier with few labels."""
+    from momatch.commands.train import main as run
+
+    return run(argv)
+
+
+def _evaluate(argv: Sequence[str]) -> int:
+    """Measure a trained classifier: accuracy, calibration, compactness, outliers."""
+    from momatch.commands.evaluate import main as run
+
+    return run(argv)
+
+
 #: Subcommand -> what it does with the arguments that follow; the docstring is its help.
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
+    "train": _train,
+    "evaluate": _evaluate,
 }
 
 
@@ -39,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``momatch``; returns the exit code: 0, 1 for unusable input, 2 for wrong arguments, 130 when interrupted."""
+    """Run ``momatch``; returns the exit code: 0, 1 for unusable input, 2 for wrong arguments, 130 or 143 when stopped."""
     parser = _parser()
     words = sys.argv[1:] if argv is None else list(argv)
     name = words[0] if words else None
@@ -51,9 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return COMMANDS[name](words[1:])
     except (ValueError, OSError) as error:
         return _fail(name, error)
-    except KeyboardInterrupt:
-        print(f"momatch {name}: interrupted", file=sys.stderr)
-        return 130
+    except ImportError as error:
+        # A package that is not installed is the user's matter, a module of our own is a bug.
+        if (error.name or "").startswith("momatch"):
+            raise
+        return _fail(name, error)
+    except KeyboardInterrupt as error:
+        # A command that saved its work says how to go on, and by which signal it was stopped.
+        print(f"momatch {name}: {str(error) or 'interrupted'}", file=sys.stderr)
+        return int(getattr(error, "exit_code", 130))
 
 
 def _fail(name: str, error: Exception) -> int:
@@ -62,4 +84,4 @@ def _fail(name: str, error: Exception) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     print(f"momatch {name}: error: {error}", file=sys.stderr)
-    return 1
+    return int(getattr(error, "exit_code", 1))

@@ -271,7 +271,7 @@ def _check_type(name: str, value: object, expected: Any) -> None:
         raise ValueError(f"{name}: got {value}, expected a finite number")
 
 
-def _check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
+def _check_range(name: str, value: float | int, low: float | int, high: float | int = math.inf) -> None:
     if not low <= value <= high:
         bounds = f"at least {low}" if high == math.inf else f"{low} to {high}"
         raise ValueError(f"{name}: got {value}, expected {bounds}")

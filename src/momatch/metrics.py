@@ -38,6 +38,7 @@ class Calibration:
         return float((self.count * gaps).sum() / self.count.sum())
 
 
+@torch.no_grad()
 def calibration(
     log_joint: Float[Tensor, "n K"], labels: Int64[Tensor, " n"], *, bins: int = CALIBRATION_BINS
 ) -> Calibration:
@@ -61,6 +62,7 @@ def expected_calibration_error(
     return calibration(log_joint, labels, bins=bins).error
 
 
+@torch.no_grad()
 def negative_log_likelihood(log_joint: Float[Tensor, "n K"], labels: Int64[Tensor, " n"]) -> float:
     """Mean of -log p(y|x) of the true classes, in nats."""
     return float(-log_posterior(log_joint.double()).gather(1, labels.unsqueeze(1)).mean())
@@ -73,11 +75,13 @@ def confusion_matrix(
     return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2).view(num_classes, num_classes)
 
 
+@torch.no_grad()
 def compactness(z: Float[Tensor, "n D"], centers: Float[Tensor, "K D"], assignment: Int64[Tensor, " n"]) -> float:
     """Mean L2 distance of each embedding to the center that it is assigned to; plain, not scaled by variances."""
     return float(torch.linalg.vector_norm(z.double() - centers.double()[assignment], dim=1).mean())
 
 
+@torch.no_grad()
 def log_doubt(log_joint: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
     """log(1 - max posterior): the logarithm of how probable all other classes are together.
 

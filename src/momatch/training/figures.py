@@ -60,7 +60,9 @@ def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Pat
 def _remedy(last: dict[str, float], config: TrainConfig) -> str:
     bad = [name for name, value in last.items() if name.endswith("_loss") and not math.isfinite(value)]
     if "supervised_loss" in bad:
-        return "The network's own output is not finite: look at the images and the backbone, or begin anew with a lower lr"
+        return (
+            "The network's own output is not finite: look at the images and the backbone, or begin anew with a lower lr"
+        )
     if bad:
         return f"Only {', '.join(bad)} is not finite: begin anew with a lower weight for it, or a lower lr"
     if config.precision != "float32":

@@ -4,7 +4,6 @@ import time
 
 import torch
 
-from momatch._version import __version__
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset
 from momatch.evaluate import evaluate_classifier
@@ -56,7 +55,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
             processes.wait()
             history = _resume(config, training, recorder) if config.resume else History()
             recorder.begin(training.stream.step, _introduction(config, training, processes))
-            _train(config, training, recorder, history, signals, processes)
+            _train(config, training, recorder=recorder, history=history, signals=signals, processes=processes)
             if processes.is_main:
                 _finish(config, training, recorder, history)
             processes.wait()
@@ -66,6 +65,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
 def _train(
     config: TrainConfig,
     training: Training,
+    *,
     recorder: Recorder,
     history: History,
     signals: StopSignals,
@@ -161,7 +161,6 @@ def _finish(config: TrainConfig, training: Training, recorder: Recorder, history
         image_size=(height, width),
         normalization=training.normalization,
         dataset=training.dataset.name,
-        created_by=f"momatch {__version__}",
     )
     save_model(recorder.path, average, facts, refitted)
     recorder.result(run_result(config, training, history, evaluation))

@@ -57,7 +57,9 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
     with torch.no_grad():
         for name, target in {**targets, "metrics": step.metrics}.items():
             if name not in tensors:
-                raise ValueError(f"checkpoint: got no {name}, expected it; it is of another optimiser than the config says")
+                raise ValueError(
+                    f"checkpoint: got no {name}, expected it; it is of another optimiser than the config says"
+                )
             target.copy_(tensors[name])
     training.stream.load_state_dict(facts["stream"])
     if facts["scaler"]:

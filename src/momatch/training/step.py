@@ -166,10 +166,10 @@ class TrainStep:
         self.processes.average_([*gradients, *self._statistics, figures])
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        norm = torch.nn.utils.get_total_norm(gradients)
         good = norm.isfinite() & figures[0].isfinite()
         if self.options.clip_norm > 0:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.options.clip_norm, norm, foreach=True)
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.options.clip_norm, norm)
         self.optimizer.step()
         self._guard.restore_unless(good)
         if self.scaler.is_enabled():

@@ -1,0 +1,3 @@
+"""The report of a run: one self-contained HTML page, without scripts and without network."""
+
+from momatch.report.write import write_report as write_report

@@ -1,0 +1,143 @@
+"""`evaluate_run`: figures about a finished run's classifier, on its own dataset or another, and against outliers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from momatch.data.conversion import convert_images
+from momatch.data.dataset import Dataset, Split
+from momatch.data.load import BY_EXTENSION, BY_NAME, load_dataset
+from momatch.data.rows import ImageRows
+from momatch.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
+from momatch.training.run import Run
+
+
+def evaluate_run(
+    run: Run,
+    *,
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    image_size: int | None = None,
+    test_fraction: float | None = None,
+    outliers: Sequence[str] = (),
+    batch_size: int = 512,
+) -> dict[str, Any]:
+    """Figures about a run's classifier, as plain values for JSON.
+
+    Args:
+        run: finished.
+        dataset: name or path; None for the run's own. Its test images are taken, or where another dataset than the run's has
+            none, all its labelled images. Classes are matched by name.
+        data_dir: where known datasets lie; None for where the run found them.
+        image_size: as `TrainConfig.image_size`; None for the run's.
+        test_fraction: as `TrainConfig.test_fraction`, of another dataset than the run's; None for the run's.
+        outliers: datasets whose images (test images, where there are any) are to be told from the test images.
+        batch_size: images a pass.
+
+    Returns:
+        What `Evaluation.to_dict` gives, with `run`, `dataset`, `images` (in words), `class_names` and `outliers`: dataset ->
+        `n`, and `as_trained` and `refitted` (None without a refitted head): score -> `auroc` and `fpr95`.
+
+    Raises:
+        ValueError: if the run is not finished, a dataset cannot be used, has no test images or classes that the run does not
+            know, or another part of the run's own dataset is asked for than was held out.
+    """
+    classifier = run.classifier
+    data_dir = data_dir or run.config.data_dir
+    loaded, split = _test_images(run, dataset, data_dir, image_size, test_fraction)
+    labels = _matched(loaded, split, run.class_names)
+    # Loaded first: a name that is wrong should not show after minutes of work.
+    strangers = {name: _outlier_images(run, name, data_dir) for name in outliers}
+    inliers = run_classifier(classifier, _fitted(split, run), batch_size=batch_size)
+    return {
+        "run": str(run.directory),
+        "dataset": dataset or run.config.dataset,
+        "images": "test images" if split is loaded.test else "all labelled images",
+        "class_names": list(run.class_names),
+        **evaluate_outputs(classifier.head, inliers, labels).to_dict(),
+        "outliers": {
+            name: _separations(run, inliers, run_classifier(classifier, images, batch_size=batch_size))
+            for name, images in strangers.items()
+        },
+    }
+
+
+def _test_images(
+    run: Run, dataset: str | None, data_dir: str | None, image_size: int | None, test_fraction: float | None
+) -> tuple[Dataset, Split]:
+    config = run.config
+    name = dataset or config.dataset
+    own = _is_same(name, config.dataset)
+    if own and test_fraction not in (None, config.test_fraction):
+        raise ValueError(
+            f"test_fraction: got {test_fraction}, expected {config.test_fraction} as in training: other images were trained on"
+        )
+    if image_size is None:
+        image_size = config.image_size if own else _size_of_files(run, name)
+    loaded = _load(name, data_dir, image_size, config.test_fraction if own else test_fraction)
+    if loaded.test is None and own:
+        raise ValueError(
+            f"{name}: got no test images, expected some; train with test_fraction, which holds some out, or name another "
+            "dataset"
+        )
+    return loaded, loaded.test or loaded.train
+
+
+def _is_same(name: str, other: str) -> bool:
+    """Whether two names mean one dataset: a folder may be written in many ways."""
+    if name in BY_NAME or other in BY_NAME:
+        return name == other
+    return Path(name).expanduser().resolve() == Path(other).expanduser().resolve()
+
+
+def _outlier_images(run: Run, name: str, data_dir: str | None) -> ImageRows:
+    loaded = _load(name, data_dir, _size_of_files(run, name), None)
+    return _fitted(loaded.test or loaded.train, run)
+
+
+def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any]:
+    heads = {"as_trained": run.classifier.head, "refitted": run.refitted_head}
+    return {"n": len(outliers)} | {
+        key: None if head is None else separation(outlier_scores(head, inliers), outlier_scores(head, outliers))
+        for key, head in heads.items()
+    }
+
+
+def _load(name: str, data_dir: str | None, image_size: int | None, test_fraction: float | None) -> Dataset:
+    # An option that means nothing to the dataset is refused, so only what was asked for is passed on.
+    options = {"size": image_size, "test_fraction": test_fraction or None}
+    return load_dataset(name, data_dir, **{key: value for key, value in options.items() if value is not None})
+
+
+def _size_of_files(run: Run, name: str) -> int | None:
+    """At which size to load image files that the run was not trained on: the run's. Other datasets have a size."""
+    path = Path(name).expanduser()
+    extension = "" if path.is_dir() else path.suffix.lower()
+    if name in BY_NAME or extension not in BY_EXTENSION or "size" not in BY_EXTENSION[extension][1]:
+        return None
+    return min(run.facts.image_size)
+
+
+def _fitted(split: Split, run: Run) -> ImageRows:
+    """The images with the channels and the size of those that the run was trained on."""
+    return convert_images(ImageRows.of(split.images), (run.facts.in_channels, *run.facts.image_size))
+
+
+def _matched(dataset: Dataset, split: Split, class_names: Sequence[str]) -> Int64[Tensor, " n"]:
+    """The labels of `split` as numbers of the run's classes, by the classes' names."""
+    unknown = [name for name in dataset.class_names if name not in class_names]
+    if unknown:
+        raise ValueError(
+            f"{dataset.name}: got classes that the run does not know: {_listed(unknown)}; expected some of "
+            f"{_listed(class_names)}; images of other classes can be given as outliers"
+        )
+    numbers = torch.tensor([class_names.index(name) for name in dataset.class_names])
+    return torch.where(split.labels < 0, split.labels, numbers[split.labels.clamp_min(0)])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

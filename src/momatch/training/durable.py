@@ -1,0 +1,125 @@
+"""Files that are whole or not there, whatever kills the process, and JSON that every reader understands.
+
+A file is written beside its place, brought to the disk and renamed. Until the rename the old one stands, after it the new one.
+"""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+#: What a name ends in while its file or folder is not whole.
+PART = ".part"
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write `data` to `path` and bring it to the disk.
+
+    Raises:
+        OSError: if the disk is full, for example; `path` may then hold a part of the data.
+    """
+    with open(path, "wb", buffering=0) as file:
+        write_all(file.fileno(), data)
+        os.fsync(file.fileno())
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`: one call may write less than it was given, when the disk is nearly full for example.
+
+    Raises:
+        OSError: as the system says.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` to the disk, where the system can do that."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems sync files only.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def part_of(path: Path) -> Path:
+    """Where `path` is written before it is renamed; hidden, and of no name that a user would take."""
+    return path.with_name(f".{path.name}{PART}")
+
+
+def replace_files(contents: Mapping[Path, bytes]) -> None:
+    """Write files of one folder; each is its old self or its new self at any moment.
+
+    All are written before the first is renamed, so a full disk leaves every old one as it was.
+
+    Raises:
+        OSError: if one cannot be written.
+    """
+    try:
+        for path, data in contents.items():
+            write_synced(part_of(path), data)
+        for path in contents:
+            os.replace(part_of(path), path)
+            sync_folder(path.parent)
+    except OSError:
+        for path in contents:
+            remove_file(part_of(path))
+        raise
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file as well as it goes: used where another error is on its way."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def json_bytes(value: object, *, indent: int | None = 2) -> bytes:
+    """Strict JSON in UTF-8 with a newline at its end; floats come back exactly.
+
+    Raises:
+        ValueError: if there is a NaN or an infinity in it.
+        TypeError: if there is something that JSON does not know.
+    """
+    try:
+        return (json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    except UnicodeEncodeError:  # a file name that was no UTF-8; escaped, it survives
+        return (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of strict JSON.
+
+    Raises:
+        ValueError: if `data` is anything else.
+    """
+    try:
+        return json.loads(data.decode(), parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("got brackets nested too deeply") from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"got {constant}, which is no JSON")
+
+
+def finite(value: Any) -> Any:
+    """`value` with None in place of each NaN and infinity, also inside of lists and dicts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return value

@@ -1,0 +1,103 @@
+"""A run that was trained: what `fit` returns, and what `Run.load` gives of a directory."""
+
+import shlex
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from momatch.classifier import Classifier
+from momatch.config import TrainConfig
+from momatch.training.model_files import ModelFacts, load_model
+from momatch.training.run_directory import RunDirectory
+
+
+class Run:
+    """The settings, metrics, result and classifier of a run. Reading changes nothing on disk and needs no lock.
+
+    Args:
+        directory: of the run.
+
+    Attributes:
+        directory: of the run.
+        config: its settings.
+        result: the contents of result.json; None while the run is not finished.
+
+    Raises:
+        ValueError: if there is no run, or a file of it is damaged.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        if not self.directory.is_dir():
+            raise ValueError(f"{self.directory}: there is no such directory, expected that of a run")
+        self._files = RunDirectory(self.directory)
+        self.config: TrainConfig = self._files.config
+        self.result: dict[str, Any] | None = self._files.read_result()
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Run":
+        """The run in `directory`; the classifier is read when it is first asked for.
+
+        Raises:
+            ValueError: if there is no run, or a file of it is damaged.
+        """
+        return cls(directory)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, read anew: a run under way has more of them each time.
+
+        Raises:
+            ValueError: if a line is damaged.
+        """
+        return self._files.read_metrics()
+
+    @property
+    def classifier(self) -> Classifier:
+        """The trained classifier (EMA weights), on the CPU, in evaluation mode.
+
+        Raises:
+            ValueError: if the run is not finished, or its model is damaged.
+        """
+        return self._model[0]
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the classifier was built from.
+
+        Raises:
+            ValueError: as `classifier`.
+        """
+        return self._model[1]
+
+    @property
+    def refitted_head(self) -> nn.Module | None:
+        """The mixture in closed form for outlier scores; None where it was not asked for.
+
+        Raises:
+            ValueError: as `classifier`.
+        """
+        return self._model[2]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Label k is ``class_names[k]``.
+
+        Raises:
+            ValueError: as `classifier`.
+        """
+        return self.facts.class_names
+
+    @cached_property
+    def _model(self) -> tuple[Classifier, ModelFacts, nn.Module | None]:
+        if self.result is None:
+            raise ValueError(
+                f"{self.directory}: the run is not finished, so there is no model yet; "
+                f"go on with: momatch train --resume --run-dir {shlex.quote(str(self.directory))}"
+            )
+        return load_model(self.directory)
+
+    def __repr__(self) -> str:
+        state = "not finished" if self.result is None else "finished"
+        return f"Run({str(self.directory)!r}, {state})"

@@ -1,0 +1,298 @@
+"""The directory of a run: what lies where, who may write, and when a run counts as finished.
+
+config.json          the resolved settings; its format marker makes a directory a run
+metrics.jsonl        one line a log interval
+checkpoints/         see `momatch.training.checkpoint`
+model.safetensors, model.json     see `momatch.training.model_files`
+report.html, tensorboard/         where asked for
+run.log              what happened, with times
+result.json          written last: a run is finished when it is there
+run.lock             held by the process that writes
+"""
+
+import contextlib
+import shlex
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from momatch._version import __version__
+from momatch.config import TrainConfig
+from momatch.training.checkpoint import CONFIG, FOLDER, delete_checkpoints, explain_write_errors
+from momatch.training.durable import finite, json_bytes, parse_json, part_of, replace_files
+from momatch.training.metrics_file import MetricsFile
+
+_KIND = "momatch run"
+_VERSION = 1
+_METRICS, _RESULT, _LOG, _LOCK = "metrics.jsonl", "result.json", "run.log", "run.lock"
+#: What overwriting deletes, in this order: without a result a run is unfinished, so half a deletion never looks finished.
+_DELETED = (_RESULT, "report.html", "model.json", "model.safetensors")
+_EVENTS = "events.out.tfevents.*"
+
+
+class RunDirectory:
+    """A run on disk. The constructor only looks; `create` and `open` lock the directory for writing.
+
+    Args:
+        path: the directory.
+
+    Attributes:
+        path: the directory.
+        checkpoints: the folder of its checkpoints.
+        tensorboard: the folder for TensorBoard's events.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / FOLDER
+        self.tensorboard = self.path / "tensorboard"
+        self._lock: FileLock | None = None
+        self._metrics = MetricsFile(self.path / _METRICS)
+
+    @classmethod
+    def create(cls, path: str | Path, config: TrainConfig, overwrite: bool = False) -> "RunDirectory":
+        """Make the directory of a new run and lock it.
+
+        Args:
+            path: does not exist, or is empty, or with `overwrite` holds a run.
+            config: resolved; it is written down.
+            overwrite: delete the files of the run that is there, and nothing else.
+
+        Raises:
+            ValueError: if a run is there already, or something that is no run.
+            OSError: if another process writes there, or nothing can be written.
+        """
+        directory = cls(path)
+        directory._check_new(overwrite)
+        with explain_write_errors("the directory", directory.path):
+            directory.path.mkdir(parents=True, exist_ok=True)
+        directory._acquire()
+        try:
+            directory._check_new(overwrite)
+            directory._delete_run()
+            content = {"format": _KIND, "version": _VERSION, "momatch": __version__, "config": config.to_dict()}
+            directory._replace(CONFIG, content)
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """Lock the directory of a run that is there, to go on with it.
+
+        Raises:
+            ValueError: if there is no run, or its config is damaged.
+            OSError: if another process writes there.
+        """
+        directory = cls(path)
+        if not directory.exists:
+            raise ValueError(f"{directory.path}: nothing to resume, there is no run; start one without resume")
+        _ = directory.config
+        directory._acquire()
+        return directory
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run (its config.json)."""
+        return (self.path / CONFIG).is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end (its result.json is there)."""
+        return (self.path / _RESULT).exists()
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings of the run.
+
+        Raises:
+            ValueError: if there is no run, or config.json is damaged, of another kind or of another version.
+            OSError: if it cannot be read.
+        """
+        path = self.path / CONFIG
+        content = self._read_object(CONFIG)
+        if content is None:
+            raise ValueError(f"{self.path}: got a directory without {CONFIG}, expected the directory of a run")
+        if content.get("format") != _KIND or not isinstance(content.get("config"), dict):
+            raise ValueError(f"{path}: got a file of another kind, expected the config of a {_KIND}")
+        if content.get("version") != _VERSION:
+            raise ValueError(
+                f"{path}: got version {content.get('version')!r} of the format, expected {_VERSION}; "
+                f"it was written by momatch {content.get('momatch')}: use that one"
+            )
+        return TrainConfig.from_dict(content["config"], source=str(path))
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl; NaN and infinities become null.
+
+        The line is out of the process when this returns: a kill does not lose it. `sync` makes it survive a power cut.
+
+        Args:
+            metrics: with the key ``step``.
+
+        Raises:
+            ValueError: if there is no step, or the directory is not locked.
+            OSError: if it cannot be written; then no part of the line is left.
+        """
+        self._require_lock()
+        with explain_write_errors(f"the metrics of step {metrics.get('step')}", self.path):
+            self._metrics.append(metrics)
+
+    def sync(self) -> None:
+        """Bring metrics.jsonl to the disk. Do it before a checkpoint: no checkpoint may know of lines that are lost.
+
+        Raises:
+            OSError: if that fails.
+        """
+        with explain_write_errors("the metrics", self.path):
+            self._metrics.sync()
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line that was cut off is left out.
+
+        Raises:
+            ValueError: if any other line is damaged.
+        """
+        return self._metrics.read()
+
+    def truncate_metrics(self, last_step: int) -> None:
+        """Drop lines of steps after `last_step`, and a last line that was cut off.
+
+        Raises:
+            ValueError: if a line that is to stay is damaged, or the directory is not locked.
+            OSError: if the rest cannot be written.
+        """
+        self._require_lock()
+        with explain_write_errors("the metrics", self.path):
+            self._metrics.truncate(last_step)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write result.json, which finishes the run; NaN and infinities become null. Save the model first.
+
+        Raises:
+            ValueError: if the directory is not locked.
+            OSError: if it cannot be written; the run is then unfinished.
+        """
+        self._require_lock()
+        self.sync()
+        self._replace(_RESULT, finite(result))
+
+    def read_result(self) -> dict[str, Any] | None:
+        """What `write_result` wrote; None for a run that is not finished.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+        return self._read_object(_RESULT)
+
+    def log(self, text: str) -> None:
+        """Add a line with the time to run.log.
+
+        Raises:
+            ValueError: if the directory is not locked.
+            OSError: if it cannot be written.
+        """
+        self._require_lock()
+        time = datetime.now().astimezone().isoformat(timespec="seconds")
+        line = f"{time} {' | '.join(text.splitlines())}\n"
+        with (
+            explain_write_errors(_LOG, self.path),
+            open(self.path / _LOG, "a", encoding="utf-8", errors="backslashreplace") as file,
+        ):
+            file.write(line)
+
+    def close(self) -> None:
+        """Release the directory."""
+        self._metrics.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_new(self, overwrite: bool) -> None:
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise ValueError(f"{self.path}: got a file, expected a directory or nothing")
+        if not self.exists:
+            ours = {_LOCK, part_of(self.path / CONFIG).name}
+            others = sorted(path.name for path in self.path.iterdir() if path.name not in ours)
+            if others:
+                raise ValueError(
+                    f"{self.path}: got a directory with {others[0]!r} that is no run, expected an empty one; "
+                    "choose another run_dir"
+                )
+            return
+        _ = self.config
+        if overwrite:
+            return
+        again = f"--run-dir {shlex.quote(str(self.path))}"
+        if self.finished:
+            raise ValueError(
+                f"{self.path}: there is a finished run, which is not overwritten unasked; "
+                f"choose another run_dir, or delete it and begin anew with: momatch train --overwrite {again}"
+            )
+        raise ValueError(
+            f"{self.path}: there is an unfinished run; go on with: momatch train --resume {again}, "
+            f"or delete it and begin anew with: momatch train --overwrite {again}"
+        )
+
+    def _delete_run(self) -> None:
+        """Delete a run but for its config, which is replaced: at no moment is the directory something else than a run."""
+        if not self.exists:
+            return
+        with explain_write_errors("the removal of the old run", self.path):
+            for name in _DELETED:
+                (self.path / name).unlink(missing_ok=True)
+            delete_checkpoints(self.checkpoints)
+            for path in [*self.tensorboard.glob(_EVENTS), self.path / _METRICS, self.path / _LOG]:
+                path.unlink(missing_ok=True)
+            # Not empty: what is left is not ours.
+            with contextlib.suppress(OSError):
+                self.tensorboard.rmdir()
+
+    def _acquire(self) -> None:
+        lock = FileLock(self.path / _LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise OSError(
+                f"{self.path}: another process is at work on this run; wait for it, or choose another run_dir"
+            ) from error
+        except NotImplementedError as error:
+            raise OSError(f"{self.path}: this file system has no locks; choose a run_dir on another one") from error
+        except OSError as error:
+            raise OSError(f"{self.path}: the directory cannot be locked: {error}") from error
+        self._lock = lock
+
+    def _require_lock(self) -> None:
+        if self._lock is None:
+            raise ValueError(f"{self.path}: got a directory that is open for reading; use RunDirectory.open or .create")
+
+    def _replace(self, name: str, content: Any) -> None:
+        with explain_write_errors(name, self.path):
+            replace_files({self.path / name: json_bytes(content)})
+
+    def _read_object(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        try:
+            content = parse_json(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; the file is damaged") from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{path}: got a {type(content).__name__}, expected a JSON object; the file is damaged")
+        return content

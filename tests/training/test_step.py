@@ -1,0 +1,265 @@
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from momatch.heads import log_posterior
+from momatch.training.objective import Embeddings
+from momatch.training.step import METRICS
+from tests.training.setting import CONFIG, POOL, K, small_batch, small_classifier, small_step, with_settings
+
+
+def metric(step, name):
+    return float(step.metrics[METRICS.index(name)])
+
+
+def parameters(step):
+    return [parameter.detach().clone() for parameter in step.classifier.parameters()]
+
+
+SETTINGS = [
+    {"policy": policy, "head": head, "moment_order": 0 if head == "linear" else order}
+    for policy in ("flexmatch", "fixmatch", "freematch", "softmatch", "supervised")
+    for head, order in (("aagmm", 2), ("kmeans", 1), ("linear", 0))
+]
+SETTINGS += [{"moment_order": order} for order in (0, 3, 4)]
+SETTINGS += [{"constraint": constraint} for constraint in ("mmd", "kl")]
+SETTINGS += [{"outliers": rule} for rule in ("percentile", "annealed", "chi2")]
+SETTINGS += [
+    {"outliers": "percentile", "outlier_refit_interval": 5},
+    {"outliers": "percentile", "outlier_score": "density"},
+]
+SETTINGS += [
+    {"forward": "split"},
+    {"accumulate": 2},
+    {"optimizer": "adamw"},
+    {"clip_norm": 0.0},
+    {"channels_last": False},
+]
+SETTINGS += [{"moment_variant": "published"}, {"moment_assignment": "prediction"}, {"moment_whiten": True}]
+
+
+def name_of(settings):
+    return "-".join(f"{key}={value}" for key, value in settings.items())
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=name_of)
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_whole_step_never_waits_for_the_device(settings, batch_norm):
+    # On "meta" a read-back, a data-dependent shape or a stray CPU tensor raises.
+    config = with_settings(**settings)
+    step = small_step(config, batch_norm=batch_norm, device="meta")
+    u = 0 if config.policy == "supervised" else 8
+    for number in range(2):
+        step(small_batch(number, device="meta", u=u), lr=0.1, progress=0.5)
+    assert step.metrics.is_meta
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=name_of)
+def test_every_setting_trains(settings):
+    config = with_settings(**settings)
+    step = small_step(config, batch_norm=True)
+    before, average_before = parameters(step), copy.deepcopy(step.average.classifier.state_dict())
+    u = 0 if config.policy == "supervised" else 8
+    for number in range(3):
+        step(small_batch(number, u=u), lr=0.05, progress=number / 3)
+    assert metric(step, "good_steps") == 3
+    assert metric(step, "skipped_steps") == 0
+    assert all(parameter.isfinite().all() for parameter in step.classifier.parameters())
+    changed = [not torch.equal(old, new) for old, new in zip(before, step.classifier.parameters(), strict=True)]
+    assert all(changed)
+    assert any(
+        not torch.equal(value, average_before[name]) for name, value in step.average.classifier.state_dict().items()
+    )
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_follows_single_precision(precision):
+    exact, half = small_step(), small_step(with_settings(precision=precision))
+    for number in range(3):
+        for step in (exact, half):
+            step(small_batch(number), lr=0.05, progress=0.0)
+    assert metric(half, "good_steps") + metric(half, "skipped_steps") == 3
+    if precision == "bfloat16":
+        assert metric(half, "loss") == pytest.approx(metric(exact, "loss"), rel=0.05)
+
+
+def test_head_and_constraint_see_single_precision(monkeypatch):
+    step = small_step(with_settings(precision="bfloat16"))
+    seen = []
+    forward = step.objective.forward
+    monkeypatch.setattr(
+        step.objective,
+        "forward",
+        lambda head, z, *args, **kw: seen.append(z.strong.dtype) or forward(head, z, *args, **kw),
+    )
+    step(small_batch(), lr=0.05, progress=0.0)
+    assert seen == [torch.float32]
+
+
+def test_loss_is_that_of_the_formula():
+    """Order 2, FlexMatch at its first step (beta = 0, so every sample counts), against plain autograd in float64."""
+    config = with_settings(clip_norm=0.0, momentum=0.0, weight_decay=0.0, lr=1.0)
+    step = small_step(config)
+    batch = small_batch()
+    labeled = step.weak(batch.labeled_images, seed=0, step=0, view=2)
+    weak = step.weak(batch.unlabeled_images, seed=0, step=0)
+    strong = step.strong(batch.unlabeled_images, seed=0, step=0)
+    model = copy.deepcopy(step.classifier).double()
+    z = [model.embed(model.preprocess(images)) for images in (labeled, weak, strong)]
+    pseudo = model.head(z[1]).argmax(-1)
+    loss = F.cross_entropy(model.head(z[0]), batch.labels) + F.cross_entropy(model.head(z[2]), pseudo)
+    everything, clusters = torch.cat(z), torch.cat([batch.labels, pseudo, pseudo])
+    for k in range(K):
+        u = everything[clusters == k] - model.head.centers[k]
+        if len(u) == 0:
+            continue
+        share, first, second = len(u) / len(everything), u.mean(0), u.T @ u / len(u)
+        eye = torch.eye(len(second), dtype=torch.bool)
+        diagonal, rest = (second[eye] - 1).square().mean(), second[~eye].square().mean()
+        loss = loss + share * (first.square().mean() + 0.5 * 0.5 * (diagonal + rest))
+    loss.backward()
+    before = parameters(step)
+    step(batch, lr=1.0, progress=0.0)
+    assert metric(step, "loss") == pytest.approx(loss.item(), rel=1e-5)
+    for old, new, exact in zip(before, step.classifier.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(old - new, exact.grad.float(), rtol=2e-4, atol=2e-6)
+
+
+def test_split_forward_gives_the_weak_view_no_gradient():
+    joint, split = small_step(), small_step(with_settings(forward="split"))
+    seen = {}
+    for name, step in (("joint", joint), ("split", split)):
+        inner = step.objective.forward
+
+        def watch(head, z, *args, name=name, inner=inner, **kw):
+            seen[name] = (z.labeled.requires_grad, z.weak.requires_grad, z.strong.requires_grad)
+            return inner(head, z, *args, **kw)
+
+        step.objective.forward = watch
+        step(small_batch(), lr=0.05, progress=0.0)
+    assert seen == {"joint": (True, True, True), "split": (True, False, True)}
+    # Without batch norm the passes do not see each other: before the first update all but the constraint is equal.
+    for part in ("supervised_loss", "unlabeled_loss"):
+        assert metric(joint, part) == pytest.approx(metric(split, part), rel=1e-6)
+
+
+def test_accumulated_gradients_are_means_over_the_parts():
+    settings = {
+        "clip_norm": 0.0,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "moment_order": 0,
+        "policy": "fixmatch",
+        "cutoff": 0.0,
+    }
+    whole, parts = small_step(with_settings(**settings)), small_step(with_settings(**settings, accumulate=2))
+    for step in (whole, parts):
+        step(small_batch(), lr=0.1, progress=0.0)
+    for one, two in zip(whole.classifier.parameters(), parts.classifier.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+    assert metric(whole, "loss") == pytest.approx(metric(parts, "loss"), rel=1e-6)
+
+
+def test_average_follows_its_formula_and_copies_buffers():
+    step = small_step(with_settings(ema_decay=0.9), batch_norm=True)
+    expected = parameters(step)
+    for number in range(3):
+        step(small_batch(number), lr=0.05, progress=0.0)
+        expected = [0.9 * old + 0.1 * new for old, new in zip(expected, parameters(step), strict=True)]
+    for value, average in zip(expected, step.average.classifier.parameters(), strict=True):
+        torch.testing.assert_close(average, value)
+    for live, copied in zip(step.classifier.buffers(), step.average.classifier.buffers(), strict=True):
+        assert torch.equal(live, copied)
+
+
+def test_gradient_is_clipped():
+    step = small_step(with_settings(clip_norm=1e-3, momentum=0.0, weight_decay=0.0))
+    before = parameters(step)
+    step(small_batch(), lr=1.0, progress=0.0)
+    moved = torch.stack([(old - new).square().sum() for old, new in zip(before, parameters(step), strict=True)])
+    assert float(moved.sum().sqrt()) == pytest.approx(1e-3, rel=1e-3)
+    assert metric(step, "gradient_norm") > 1e-3
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("first", [True, False])
+def test_bad_step_changes_nothing_and_is_counted(optimizer, where, first, unchecked):
+    step = small_step(with_settings(optimizer=optimizer), batch_norm=True)
+    twin = small_step(with_settings(optimizer=optimizer), batch_norm=True)
+    good_steps = [] if first else [0, 1]
+    for number in good_steps:
+        step(small_batch(number), lr=0.05, progress=0.0)
+        twin(small_batch(number), lr=0.05, progress=0.0)
+    before, average = copy.deepcopy(step.classifier.state_dict()), copy.deepcopy(step.average.classifier.state_dict())
+    if where == "loss":
+        handle = step.classifier.backbone[0].register_forward_hook(lambda module, args, out: out * torch.nan)
+    else:
+        handle = step.classifier.projection.weight.register_hook(lambda gradient: gradient * torch.inf)
+    for number in (7, 8):
+        step(small_batch(number), lr=0.05, progress=0.0)
+    handle.remove()
+    floating = [name for name, value in before.items() if value.is_floating_point()]
+    for name in floating:
+        assert torch.equal(before[name], step.classifier.state_dict()[name]), name
+        assert torch.equal(average[name], step.average.classifier.state_dict()[name]), name
+    assert metric(step, "skipped_steps") == 2
+    assert metric(step, "skipped_in_a_row") == 2
+    assert metric(step, "longest_skip") == 2
+    assert metric(step, "good_steps") == len(good_steps)
+    assert step.metrics.isfinite().all()
+    # What follows is what would have followed without them, the optimiser's memory included.
+    if where == "loss":
+        for trained in (step, twin):
+            trained(small_batch(9), lr=0.05, progress=0.0)
+        for one, two in zip(step.classifier.parameters(), twin.classifier.parameters(), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-5)
+    assert metric(step, "skipped_in_a_row") == (0 if where == "loss" else 2)
+
+
+def test_outliers_leave_no_trace_in_the_pseudo_labels():
+    step = small_step(with_settings(outliers="percentile", outlier_percentile=0.0))
+    step(small_batch(), lr=0.05, progress=0.0)
+    # The lowest labelled score is the threshold: nearly everything is an outlier.
+    share = metric(step, "outlier_share")
+    assert share > 0.5
+    assert metric(step, "utilisation") <= 1 - share + 1e-6
+
+
+def test_figures_are_those_of_the_batch():
+    step = small_step(with_settings(policy="fixmatch", cutoff=0.0))
+    batch = small_batch()
+    with torch.no_grad():
+        weak = step.weak(batch.unlabeled_images, seed=0, step=0)
+        predicted = log_posterior(step.classifier(weak)).argmax(-1)
+    right = (predicted == batch.unlabeled_indices % K).float().mean()
+    step(batch, lr=0.05, progress=0.0)
+    assert metric(step, "utilisation") == 1
+    assert metric(step, "correct_weight") / metric(step, "known_weight") == pytest.approx(float(right))
+
+
+def test_same_batches_give_the_same_weights_and_other_seeds_others():
+    def trained(seed):
+        step = small_step(with_settings(seed=seed), batch_norm=True)
+        for number in range(3):
+            step(small_batch(number), lr=0.05, progress=0.0)
+        return parameters(step)
+
+    one, same, other = trained(0), trained(0), trained(1)
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_objective_takes_an_empty_pool_for_supervised_training():
+    step = small_step(with_settings(policy="supervised"))
+    z = Embeddings(torch.randn(4, 4), torch.empty(0, 4), torch.empty(0, 4))
+    empty = torch.empty(0, dtype=torch.int64)
+    losses = step.objective(step.classifier.head, z, torch.arange(4) % K, empty, empty, progress=0.0)
+    assert set(losses.parts) == {"supervised_loss", "constraint_loss"}
+
+
+def test_setting_is_small():
+    assert CONFIG.unlabeled_batch_size <= POOL
+    assert sum(parameter.numel() for parameter in small_classifier().parameters()) < 1000
