@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from momatch.augment import WeakAugment as WeakAugment
     from momatch.backbones import build_backbone as build_backbone
     from momatch.classifier import Classifier as Classifier
+    from momatch.config import TrainConfig as TrainConfig
     from momatch.constraints import KLConstraint as KLConstraint
     from momatch.constraints import MMDConstraint as MMDConstraint
     from momatch.data.batches import BatchStream as BatchStream
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from momatch.pseudo_labels import FlexMatchPolicy as FlexMatchPolicy
     from momatch.pseudo_labels import FreeMatchPolicy as FreeMatchPolicy
     from momatch.pseudo_labels import SoftMatchPolicy as SoftMatchPolicy
+    from momatch.run_evaluation import evaluate_run as evaluate_run
+    from momatch.training.fit import fit as fit
+    from momatch.training.run import Run as Run
 
 #: Public name -> the module that defines it. The type checker reads the block above; a test keeps the two equal.
 _HOME = {
@@ -47,6 +51,7 @@ _HOME = {
     "WeakAugment": "augment",
     "build_backbone": "backbones",
     "Classifier": "classifier",
+    "TrainConfig": "config",
     "KLConstraint": "constraints",
     "MMDConstraint": "constraints",
     "BatchStream": "data.batches",
@@ -74,6 +79,9 @@ _HOME = {
     "FlexMatchPolicy": "pseudo_labels",
     "FreeMatchPolicy": "pseudo_labels",
     "SoftMatchPolicy": "pseudo_labels",
+    "evaluate_run": "run_evaluation",
+    "fit": "training.fit",
+    "Run": "training.run",
 }
 
 __all__ = [*_HOME]

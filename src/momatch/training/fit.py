@@ -1,5 +1,7 @@
 """The training loop: from a config to a finished run directory."""
 
+import os
+import shlex
 import time
 
 import torch
@@ -16,6 +18,7 @@ from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
 from momatch.training.refit import refit_judge, refitted_head
 from momatch.training.run import Run
+from momatch.training.run_directory import RunDirectory
 from momatch.training.setup import Training, build_training, choose_device
 from momatch.training.signals import Interrupted, StopSignals
 from momatch.training.state import History, restore
@@ -43,6 +46,15 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
     config = config.resolved()
+    assert config.run_dir is not None, "resolved"
+    directory = RunDirectory(config.run_dir)
+    # Refused now rather than after minutes of loading.
+    if config.resume:
+        directory.check_resumed(config)
+        if directory.finished:
+            return Run.load(directory.path)
+    elif int(os.environ.get("RANK", "0")) == 0:
+        directory.check_new(config.overwrite)
     device = choose_device(config.device)
     if device.type == "cpu":
         keep_large_blocks()
@@ -106,7 +118,7 @@ def _train(
         if stop and done < config.steps:
             raise Interrupted(
                 f"stopped at step {done} of {config.steps} and saved; "
-                f"go on with: momatch train --resume --run-dir {recorder.path}",
+                f"go on with: momatch train --resume --run-dir {shlex.quote(str(recorder.path))}",
                 signals.received or 0,
             )
 

@@ -5,6 +5,7 @@ In a run of several processes only the first one records; the others call the sa
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,7 +45,9 @@ class Recorder:
         if config.resume:
             self._directory = RunDirectory.open(self.path)
         else:
-            self._directory = RunDirectory.create(self.path, config, overwrite=config.overwrite)
+            # What is asked of this call is no setting of the run.
+            stored = replace(config, resume=False, overwrite=False)
+            self._directory = RunDirectory.create(self.path, stored, overwrite=config.overwrite)
         self._tracker = tracker if tracker is not None else TRACKERS[config.tracker](self.path)
 
     def __enter__(self) -> "Recorder":

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from momatch.config import TrainConfig
+from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.training.checkpoint import FOLDER, delete_checkpoints, explain_write_errors
 from momatch.training.durable import finite, json_bytes, part_of, read_object, remove_file, replace_files
 from momatch.training.metrics_file import MetricsFile
@@ -68,12 +68,12 @@ class RunDirectory:
             OSError: if another process writes there, or nothing can be written.
         """
         directory = cls(path)
-        directory._check_new(overwrite)
+        directory.check_new(overwrite)
         with explain_write_errors("making the directory", directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
         directory._acquire()
         try:
-            directory._check_new(overwrite)
+            directory.check_new(overwrite)
             directory._delete_run()
             directory._replace(CONFIG, encode_config(config))
         except BaseException:
@@ -205,7 +205,12 @@ class RunDirectory:
     ) -> None:
         self.close()
 
-    def _check_new(self, overwrite: bool) -> None:
+    def check_new(self, overwrite: bool) -> None:
+        """Refuse a directory that `create` would refuse, before any work is done.
+
+        Raises:
+            ValueError: as `create`.
+        """
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -231,6 +236,24 @@ class RunDirectory:
             f"{self.path}: there is an unfinished run; go on with: momatch train --resume {again}, "
             f"or delete it and begin anew with: momatch train --overwrite {again}"
         )
+
+    def check_resumed(self, config: TrainConfig) -> None:
+        """Refuse to go on with a run by settings that would give another result.
+
+        Args:
+            config: resolved.
+
+        Raises:
+            ValueError: if there is no run, its config is damaged, or a setting differs, naming stored and given value.
+        """
+        stored = self.config.resolved()
+        for key, value in config.to_dict().items():
+            then = getattr(stored, key)
+            if key not in RUNTIME_KEYS and value != then:
+                raise ValueError(
+                    f"{key}: got {value!r}, expected {then!r}, with which the run in {self.path} was started; give that "
+                    "to go on with the run, or another run_dir to start a new one"
+                )
 
     def _delete_run(self) -> None:
         """Delete a run but for its config, which is replaced: at no moment is the directory something else than a run."""

@@ -1,0 +1,276 @@
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import momatch
+from momatch.config import TrainConfig
+from momatch.data.dataset import Dataset, Split
+from momatch.training.checkpoint import FOLDER, load_newest
+from momatch.training.fit import DivergenceError, Interrupted, fit
+from momatch.training.run import Run
+from momatch.training.signals import StopSignals
+
+CHANGING = {"seconds", "images_per_second", "peak_memory_mb"}
+
+
+def config(folder, **settings):
+    quick = TrainConfig(
+        steps=12,
+        labeled_batch_size=10,
+        unlabeled_batch_size=20,
+        log_interval=3,
+        eval_interval=6,
+        checkpoint_interval=4,
+        progress=False,
+        device="cpu",
+        run_dir=str(folder),
+    )
+    return replace(quick, **settings)
+
+
+def metrics_of(folder):
+    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in CHANGING} for line in lines]
+
+
+def result_of(folder):
+    result = json.loads((Path(folder) / "result.json").read_text())
+    return {key: value for key, value in result.items() if key not in CHANGING}
+
+
+def assert_same_run(one, two):
+    assert metrics_of(one) == metrics_of(two)
+    assert result_of(one) == result_of(two)
+    assert (Path(one) / "model.safetensors").read_bytes() == (Path(two) / "model.safetensors").read_bytes()
+    first, second = load_newest(Path(one) / FOLDER), load_newest(Path(two) / FOLDER)
+    assert first.tensors.keys() == second.tensors.keys()
+    for name, value in first.tensors.items():
+        assert torch.equal(value, second.tensors[name]), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody disturbed."""
+    return fit(config(tmp_path_factory.mktemp("whole") / "run"))
+
+
+def test_run_directory_holds_what_it_should(whole):
+    names = {path.name for path in whole.directory.iterdir()}
+    assert {
+        "config.json",
+        "metrics.jsonl",
+        "result.json",
+        "model.safetensors",
+        "model.json",
+        "run.log",
+        FOLDER,
+    } <= names
+    assert not [
+        path for path in whole.directory.rglob("*") if path.suffix in (".pt", ".pth", ".pkl", ".pickle", ".part")
+    ]
+    assert [line["step"] for line in whole.metrics()] == [3, 6, 9, 12]
+    assert [line.get("test_accuracy") is not None for line in whole.metrics()] == [False, True, False, True]
+
+
+def test_result_has_every_figure(whole):
+    result = whole.result
+    keys = {
+        "test_accuracy",
+        "best_test_accuracy",
+        "compactness",
+        "utilisation",
+        "pseudo_label_accuracy",
+        "steps",
+        "seconds",
+    }
+    assert keys | {"images_per_second", "peak_memory_mb", "versions", "seed"} <= result.keys()
+    assert 0 <= result["test_accuracy"] <= result["best_test_accuracy"] <= 1
+    assert "oracle" in result["best_test_accuracy_note"]
+    assert 0 <= result["utilisation"] <= 1
+    assert 0 <= result["pseudo_label_accuracy"] <= 1
+    assert result["steps"] == 12
+    assert result["versions"]["torch"] == torch.__version__
+    assert result["images_per_second"] == pytest.approx(12 * (10 + 2 * 20) / result["seconds"])
+    assert result["peak_memory_mb"] > 50
+
+
+def test_saved_model_is_the_averaged_one(whole):
+    checkpoint = load_newest(whole.directory / FOLDER)
+    for name, value in whole.classifier.state_dict().items():
+        assert torch.equal(value, checkpoint.tensors[f"average.{name}"]), name
+    assert whole.refitted_head is not None
+    assert not torch.equal(whole.refitted_head.centers, whole.classifier.head.centers)
+    test = momatch.load_dataset("digits").test
+    with torch.no_grad():
+        accuracy = (whole.classifier(test.images).argmax(-1) == test.labels).float().mean()
+    assert float(accuracy) == pytest.approx(whole.result["test_accuracy"])
+
+
+def test_same_seed_gives_the_same_run_and_another_seed_another(whole, tmp_path):
+    assert_same_run(whole.directory, fit(config(tmp_path / "again")).directory)
+    other = fit(config(tmp_path / "other", seed=1))
+    assert metrics_of(other.directory) != metrics_of(whole.directory)
+    before = torch.get_rng_state()
+    fit(config(tmp_path / "third"))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+class StopAt:
+    """A tracker that raises a signal, or an error, when a step is logged."""
+
+    def __init__(self, step, action):
+        self.step, self.action = step, action
+
+    def log(self, step, metrics):
+        if step >= self.step:
+            self.action()
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_saves_and_says_how_to_go_on(number, code, whole, tmp_path):
+    folder = tmp_path / "run"
+    stop = StopAt(6, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(
+        Interrupted, match=r"stopped at step 6 of 12 and saved; go on with: momatch train --resume"
+    ) as caught:
+        fit(config(folder), tracker=stop)
+    assert caught.value.exit_code == code
+    assert load_newest(folder / FOLDER).step == 6
+    assert Run.load(folder).result is None
+    fit(config(folder, resume=True))
+    assert_same_run(whole.directory, folder)
+
+
+def test_second_signal_stops_at_once():
+    def two_signals():
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signals.received == signal.SIGINT
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        two_signals()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_training_outside_the_main_thread_leaves_signals_alone(tmp_path, whole):
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(fit(config(tmp_path / "run"))))
+    thread.start()
+    thread.join()
+    assert_same_run(whole.directory, runs[0].directory)
+
+
+SETTINGS = {
+    "outliers judged by a refitted head": {"outliers": "percentile", "outlier_refit_interval": 5},
+    "freematch": {"policy": "freematch"},
+    "softmatch": {"policy": "softmatch", "optimizer": "adamw", "lr": 0.002},
+    "float16": {"precision": "float16"},
+    "supervised": {"policy": "supervised"},
+    "linear": {"head": "linear", "embedding_dim": 0, "accumulate": 2},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("step", [3, 8])
+def test_interrupted_run_ends_as_if_it_had_not_been(settings, step, tmp_path):
+    class FailureError(Exception):
+        pass
+
+    def fail():
+        raise FailureError
+
+    undisturbed = fit(config(tmp_path / "whole", **settings))
+    folder = tmp_path / "run"
+    with pytest.raises(FailureError):
+        fit(config(folder, **settings), tracker=StopAt(step, fail))
+    fit(config(folder, **settings, resume=True))
+    assert_same_run(undisturbed.directory, folder)
+
+
+def test_resumed_finished_run_is_returned_as_it_is(whole):
+    before = (whole.directory / "result.json").read_bytes()
+    again = fit(config(whole.directory, resume=True))
+    assert again.result == whole.result
+    assert (whole.directory / "result.json").read_bytes() == before
+
+
+def test_nothing_is_overwritten_unasked(whole, tmp_path):
+    with pytest.raises(ValueError, match="finished run, which is not overwritten unasked"):
+        fit(config(whole.directory))
+    with pytest.raises(ValueError, match="nothing to resume"):
+        fit(config(tmp_path / "none", resume=True))
+    folder = tmp_path / "run"
+    fit(config(folder, steps=3))
+    assert fit(config(folder, overwrite=True, steps=4)).result["steps"] == 4
+
+
+def test_other_settings_are_not_resumed(whole):
+    with pytest.raises(ValueError, match=r"steps: got 13, expected 12, with which the run in .* was started"):
+        fit(config(whole.directory, resume=True, steps=13))
+
+
+def test_bad_data_leaves_no_directory(tmp_path):
+    with pytest.raises(ValueError, match="no-such-data"):
+        fit(config(tmp_path / "run", dataset="no-such-data"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_checkpoint_is_passed_over(whole, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        fit(config(folder), tracker=StopAt(9, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    newest = load_newest(folder / FOLDER)
+    assert newest.step == 9
+    state = newest.path / "state.safetensors"
+    damaged = bytearray(state.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    state.write_bytes(damaged)
+    fit(config(folder, resume=True))
+    assert_same_run(whole.directory, folder)
+    assert "not used" in (folder / "run.log").read_text()
+
+
+def test_diverged_run_stops_with_a_diagnosis(tmp_path):
+    settings = config(tmp_path / "run", lr=1e30, clip_norm=0.0, max_skipped_steps=4, moment_order=0, steps=40)
+    with pytest.raises(DivergenceError, match=r"not finite in \d+ steps in a row up to step .*lr 1e\+30.*lower lr"):
+        fit(settings)
+    checkpoint = load_newest(tmp_path / "run" / FOLDER)
+    assert checkpoint is not None
+    assert all(value.isfinite().all() for value in checkpoint.tensors.values() if value.is_floating_point())
+    assert "not finite" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_own_dataset_without_test_images(tmp_path):
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8)
+    labels = torch.arange(40) % 2
+    labels[20:] = -1
+    dataset = Dataset("mine", ("cat", "dog"), Split(images, labels), None)
+    run = fit(config(tmp_path / "run", labels_per_class=0, steps=4), dataset=dataset)
+    assert run.class_names == ("cat", "dog")
+    assert run.result["test_accuracy"] is None
+    assert run.result["labeled_images"] == 20
+    assert run.classifier(images[:3]).shape == (3, 2)
+
+
+def test_batches_that_do_not_divide_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"labeled_batch_size: got 10, expected a multiple of 4"):
+        fit(config(tmp_path / "run", accumulate=4))
+
+
+def test_names_are_public(whole):
+    assert momatch.fit is fit
+    assert momatch.Run.load(whole.directory).config == whole.config
+    assert momatch.TrainConfig is TrainConfig
