@@ -11,9 +11,11 @@ from momatch.training.allocator import keep_large_blocks
 #: A step asks for blocks of 33 to 43 MB (above 32 MB glibc always maps them) and frees them; prints page faults a step and
 #: the peak of memory in megabytes after a few steps and at the end.
 PROGRAM = """
-import json, resource, sys
+import ctypes, json, resource, sys
 import torch
 from momatch.training.allocator import keep_large_blocks
+
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # no huge pages, so that faults can be counted: PR_SET_THP_DISABLE
 
 if sys.argv[1] == "keep":
     assert keep_large_blocks() and keep_large_blocks()

@@ -17,7 +17,7 @@ METRICS = {
     "supervised_loss": 0.21,
     "unlabeled_loss": 0.18,
     "constraint_loss": 0.022,
-    "fairness_loss": None,
+    "fairness_loss": 0.0,
     "utilisation": 0.812,
     "pseudo_label_accuracy": 0.979,
     "lr": 0.03,
@@ -42,7 +42,7 @@ class Terminal:
 
     def __init__(self, columns):
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if columns else 0, columns, 0, 0))
         self.stream = os.fdopen(theirs, "w")
 
     def raw(self):
@@ -183,7 +183,7 @@ def test_the_standard_error_is_the_default(capsys):
     assert capsys.readouterr().err == "hello\n"
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120, 200])
+@pytest.mark.parametrize("columns", [40, 80, 100, 120, 200])
 def test_a_terminal_has_one_line_that_fits(terminal, clock, columns):
     one = terminal(columns)
     progress = Progress(5000, stream=one.stream)
@@ -200,8 +200,21 @@ def test_a_terminal_has_one_line_that_fits(terminal, clock, columns):
     assert "2:31 left" in shown[0]
     assert "test 96.4%" in shown[0]
     assert ("81.2% used, 97.9% right" in shown[0]) == (columns in (80, 120))
-    assert ("sup 0.210 + unl 0.180" in shown[0]) == (columns > 80)
-    assert ("of pseudo-labels" in shown[0]) == (columns > 120)
+    assert ("sup 0.210 + unl 0.180" in shown[0]) == (columns > 100)
+    assert ("2400 img/s" in shown[0]) == (columns > 80)
+    assert ("of pseudo-labels" in shown[0]) == (columns in (100, 200))
+
+
+def test_a_terminal_that_does_not_tell_its_size_is_taken_for_80_columns(terminal, clock):
+    one = terminal(0)
+    progress = Progress(50, stream=one.stream)
+    clock(1)
+    progress.update(50, METRICS, images=1)
+    progress.close()
+    (line, rest) = screen(one.raw())
+    assert "50/50  loss 0.412" in line
+    assert rest == ""
+    assert 40 < len(line) < 80
 
 
 def test_a_terminal_that_gets_narrow_is_followed(terminal, clock):

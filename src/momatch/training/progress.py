@@ -1,6 +1,7 @@
 """How a run is going: one live line on a terminal, a plain line at each update elsewhere (a file, a pipe)."""
 
 import math
+import os
 import sys
 import time
 from collections import deque
@@ -15,6 +16,8 @@ LOSS_PARTS = {"supervised_loss": "sup", "unlabeled_loss": "unl", "constraint_los
 #: Speed and time left are those of so many updates: long enough for an evaluation in between not to show, short enough to
 #: forget a slow start.
 _WINDOW = 20
+#: Pieces of the line from this rank on are left out one by one; without one of a lower rank, the others have no room either.
+_OPTIONAL = 6
 
 Metrics = Mapping[str, float | int | None]
 
@@ -60,7 +63,9 @@ class Progress:
                 desc=f"step {start_step}/{total_steps}",
                 bar_format="{desc}",
                 file=self._stream,
-                dynamic_ncols=True,
+                # The line is fitted to the width here; and tqdm shows nothing on a terminal that does not tell its height.
+                ncols=1000,
+                nrows=24,
             )
             if live
             else None
@@ -81,9 +86,7 @@ class Progress:
         if self._bar is None:
             self.message("".join(text for _, text in pieces))
             return
-        width = self._bar.format_dict["ncols"]
-        # One column stays free: some terminals begin a new line when the last one is written to.
-        self._bar.set_description_str(_fit(pieces, width - 1 if width else None), refresh=False)
+        self._bar.set_description_str(_fit(pieces, _width(self._stream)), refresh=False)
         self._bar.n = step
         self._bar.refresh()
 
@@ -118,7 +121,7 @@ class Progress:
 
 
 def _pieces(step: int, total: int, metrics: Metrics, test_accuracy: float | None) -> list[tuple[int, str]]:
-    """The line in pieces from left to right, each with a rank: where room is short, the highest ranks go first."""
+    """The line in pieces from left to right, each with a rank: where room is short, the low ranks come first."""
     pieces = [(9, "step "), (0, f"{step}/{total}")]
     loss = metrics.get("loss")
     if loss is not None:
@@ -136,8 +139,8 @@ def _pieces(step: int, total: int, metrics: Metrics, test_accuracy: float | None
 
 
 def _loss_parts(loss: float, metrics: Metrics) -> str:
-    """The parts that are there; with weights other than 1 they do not add up, and then it does not say so."""
-    parts = {name: value for key, name in LOSS_PARTS.items() if (value := metrics.get(key)) is not None}
+    """The parts that are there and not 0; that they add up is said only where they do."""
+    parts = {name: value for key, name in LOSS_PARTS.items() if (value := metrics.get(key))}
     if not parts:
         return ""
     words = [f"{name} {_number(value)}" for name, value in parts.items()]
@@ -147,11 +150,26 @@ def _loss_parts(loss: float, metrics: Metrics) -> str:
 
 def _fit(pieces: list[tuple[int, str]], width: int | None) -> str:
     """Join the pieces that `width` columns have room for."""
-    for limit in sorted({rank for rank, _ in pieces}, reverse=True):
-        line = "".join(text for rank, text in pieces if rank <= limit)
-        if width is None or len(line) <= width:
-            return line
-    return line[:width]
+    kept: set[int] = set()
+    line = ""
+    for rank in sorted({rank for rank, _ in pieces}):
+        longer = "".join(text for other, text in pieces if other in kept or other == rank)
+        if width is None or len(longer) <= width:
+            kept.add(rank)
+            line = longer
+        elif rank < _OPTIONAL:
+            break
+    return line
+
+
+def _width(stream: TextIO | TextIOBase) -> int | None:
+    """Columns to write in; None where there is no limit, because no terminal is there."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return None
+    # A terminal that does not tell its size says 0. One column stays free: some begin a new line once the last is written to.
+    return (columns or 80) - 1
 
 
 def _known(share: float | None) -> float | None:
