@@ -8,7 +8,7 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset
-from momatch.evaluate import evaluate_classifier
+from momatch.evaluate import evaluate_classifier, evaluate_outputs, run_classifier
 from momatch.training.allocator import keep_large_blocks
 from momatch.training.checkpoint import FOLDER, load_newest
 from momatch.training.figures import DivergenceError, check_progress, interval_figures, run_result
@@ -130,7 +130,13 @@ def _due(interval: int, done: int) -> bool:
 def _evaluate(training: Training, history: History) -> None:
     if training.test is None:
         return
-    evaluation = evaluate_classifier(training.step.average.classifier, training.test.images, training.test.labels)
+    average = training.step.average.classifier
+    outputs = run_classifier(average, training.test.images)
+    if not bool(outputs.log_joint.isfinite().all()):
+        # Diverged: there is no accuracy, and the steps that follow will tell the cause.
+        history.test_accuracy = None
+        return
+    evaluation = evaluate_outputs(average.head, outputs, training.test.labels)
     history.test_accuracy = evaluation.accuracy
     history.best_test_accuracy = max(evaluation.accuracy, history.best_test_accuracy or 0.0)
 

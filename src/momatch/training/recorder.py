@@ -3,6 +3,7 @@
 In a run of several processes only the first one records; the others call the same methods to no effect.
 """
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,13 +59,17 @@ class Recorder:
     ) -> None:
         if self._directory is None:
             return
-        if self._progress is not None:
-            self._progress.close()
-        if self._tracker is not None:
-            self._tracker.close()
-        if error is not None:
-            self._directory.log(f"stopped: {error}")
-        self._directory.close()
+        try:
+            if self._progress is not None:
+                self._progress.close()
+            if self._tracker is not None:
+                self._tracker.close()
+            if error is not None:
+                # On a full disk this fails as well; the first error is the one to be told.
+                with contextlib.suppress(OSError):
+                    self._directory.log(f"stopped: {error}")
+        finally:
+            self._directory.close()
 
     def begin(self, step: int, text: str) -> None:
         """Show progress from `step` on; later lines of an interrupted run are dropped, they will be written again."""
@@ -103,6 +108,8 @@ class Recorder:
         """Save the whole state; then delete what is older than needed."""
         if self._directory is None:
             return
+        # A checkpoint counts the lines before it: they must be on the disk first.
+        self._directory.sync()
         tensors, facts = collect(training, history)
         save_checkpoint(self.path / FOLDER, training.stream.step, tensors, facts)
         prune(self.path / FOLDER, self._config.keep_checkpoints)

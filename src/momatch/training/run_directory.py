@@ -90,8 +90,7 @@ class RunDirectory:
             OSError: if another process writes there.
         """
         directory = cls(path)
-        if not is_run(directory.path):
-            raise ValueError(f"{directory.path}: nothing to resume, there is no run; start one without resume")
+        directory._require_run()
         _ = directory.config
         directory._acquire()
         return directory
@@ -246,6 +245,7 @@ class RunDirectory:
         Raises:
             ValueError: if there is no run, its config is damaged, or a setting differs, naming stored and given value.
         """
+        self._require_run()
         stored = self.config.resolved()
         for key, value in config.to_dict().items():
             then = getattr(stored, key)
@@ -285,6 +285,10 @@ class RunDirectory:
         self._lock = lock
         for name in _REPLACED:
             remove_file(part_of(self.path / name))
+
+    def _require_run(self) -> None:
+        if not is_run(self.path):
+            raise ValueError(f"{self.path}: nothing to resume, there is no run; start one without resume")
 
     def _require_lock(self) -> None:
         if self._lock is None:
