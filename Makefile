@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test lint types layers unit format benchmarks clean
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/minimal.py
+	$(BIN)/momatch train --run-dir out/demo --overwrite
 
 test: lint types layers unit
 
@@ -35,6 +35,7 @@ benchmarks: $(INSTALLED)
 	$(BIN)/python benchmarks/augment.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/networks.py
+	$(BIN)/python benchmarks/step.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "momatch needs Python 3.11 or newer, got %s; set PYTHON=..." % sys.version.split()[0])'

@@ -49,6 +49,8 @@ class TrainConfig:
         labels_per_class: labels shown of each class, drawn by the seed; 0 shows every label that there is.
         labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
         flip: mirror images at random; "auto": not where mirroring changes the class (digits, mnist, kmnist, svhn).
+        strong_operations: random changes that a strong view makes to an image.
+        cutout: largest side of the square that a strong view blanks, as a fraction of the image's; 0 for none.
         backbone: a known network or package.module:factory of your own.
         backbone_variant: "published" repeats USB's Wide ResNet exactly.
         head: the last layer.
@@ -108,6 +110,8 @@ class TrainConfig:
     labels_per_class: int = 4
     labeled_in_pool: bool = True
     flip: Literal["auto", "yes", "no"] = "auto"
+    strong_operations: int = 3
+    cutout: float = 0.5
 
     backbone: str = "cnn-tiny"
     backbone_variant: Literal["default", "published"] = "default"
@@ -181,11 +185,11 @@ class TrainConfig:
             _check_range(name, getattr(self, name), 1)
         for name in (
             *("labels_per_class", "embedding_dim", "outlier_refit_interval", "warmup_steps", "seed"),
-            *("eval_interval", "checkpoint_interval", "unlabeled_batch_size"),
+            *("eval_interval", "checkpoint_interval", "unlabeled_batch_size", "strong_operations"),
             *("moment_weight", "unlabeled_weight", "fairness_weight", "weight_decay", "clip_norm"),
         ):
             _check_range(name, getattr(self, name), 0)
-        for name in ("cutoff", "outlier_quantile", "ema_decay", "momentum", "test_fraction"):
+        for name in ("cutoff", "cutout", "outlier_quantile", "ema_decay", "momentum", "test_fraction"):
             _check_range(name, getattr(self, name), 0, 1)
         if self.moment_order is not None:
             _check_range("moment_order", self.moment_order, 0, 4)

@@ -13,6 +13,8 @@ _PROTOCOL: dict[str, Any] = {
     "labels_per_class": 4,
     "labeled_in_pool": True,
     "flip": "yes",
+    "strong_operations": 3,
+    "cutout": 0.5,
     "backbone_variant": "published",
     "head": "aagmm",
     "embedding_dim": 8,

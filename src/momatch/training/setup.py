@@ -136,7 +136,7 @@ def build_step(
         objective,
         build_optimizer(classifier, config),
         weak=WeakAugment(flip=flip),
-        strong=StrongAugment(flip=flip),
+        strong=StrongAugment(flip=flip, num_operations=config.strong_operations, cutout=config.cutout),
         truth=truth,
         options=StepOptions(
             seed=config.seed,
