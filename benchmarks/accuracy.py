@@ -114,8 +114,9 @@ def main():
             accuracy, seconds = found[row][seed]["test_accuracy"], found[row][seed]["seconds"]
             print(f"[{number}/{len(jobs)}] {row}, seed {seed}: {accuracy:.2%} in {seconds:.0f} s", flush=True)
     notes = (
-        f"Preset {arguments.preset}, seeds {arguments.seeds}: test accuracy of the averaged model at the last step, mean ± standard "
-        f"deviation over seeds. {arguments.workers} processes at a time with {arguments.threads} thread(s) each. {arguments.notes}"
+        f"Preset {arguments.preset}, seeds {arguments.seeds}: test accuracy of the averaged model at the last step, mean ± "
+        f"standard deviation over seeds. {arguments.workers} processes at a time with {arguments.threads} thread(s) each. "
+        f"{arguments.notes}"
     )
     table = [summary(row, [results[seed] for seed in arguments.seeds]) for row, results in found.items()]
     write_result(

@@ -10,6 +10,8 @@ PROTOCOL = {
     "labels_per_class": 4,
     "labeled_in_pool": True,
     "flip": "yes",
+    "strong_operations": 3,
+    "cutout": 0.5,
     "backbone_variant": "published",
     "head": "aagmm",
     "embedding_dim": 8,
@@ -74,9 +76,9 @@ def test_paper_baseline_needs_no_second_flag():
 @pytest.mark.parametrize(
     ("name", "dataset", "backbone"),
     [
-        ("digits", "digits", "cnn-small"),
-        ("mnist-cpu", "mnist", "cnn-small"),
-        ("fashion-cpu", "fashion-mnist", "cnn-small"),
+        ("digits", "digits", "cnn-tiny"),
+        ("mnist-cpu", "mnist", "cnn-tiny"),
+        ("fashion-cpu", "fashion-mnist", "cnn-tiny"),
         ("cifar10-cpu", "cifar10", "wrn-10-1"),
     ],
 )

@@ -59,7 +59,7 @@ def test_ends_in_words(fitted, capsys):
     out = capsys.readouterr().out
     for line in (
         "digits: 4 labels a class, seed 0",
-        "cnn-small network, aagmm head on 8 dimensions, constrained by moments up to order 1",
+        "cnn-tiny network, aagmm head on 8 dimensions, constrained by moments up to order 1",
         "flexmatch, 600 steps of 32 labelled + 224 unlabelled images",
         "report: R/report.html",
         "model:  my runs/a",
