@@ -41,7 +41,7 @@ def slug(row, seed):
     return f"{kept}-seed{seed}"
 
 
-def run_one(preset, settings, seed, folder, threads, data_dir):
+def run_one(preset, settings, *, seed, folder, threads, data_dir):
     import torch
 
     torch.set_num_threads(threads)
@@ -104,9 +104,8 @@ def main():
         for seed in arguments.seeds:
             for row, settings in rows.items():
                 folder = arguments.out / arguments.preset / slug(row, seed)
-                job = pool.submit(
-                    run_one, arguments.preset, settings, seed, folder, arguments.threads, arguments.data_dir
-                )
+                where = {"folder": folder, "threads": arguments.threads, "data_dir": arguments.data_dir}
+                job = pool.submit(run_one, arguments.preset, settings, seed=seed, **where)
                 jobs[job] = (row, seed)
         for number, job in enumerate(as_completed(jobs), 1):
             row, seed = jobs[job]
