@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from momatch.data.catalog import KNOWN
 from momatch.data.load import BY_NAME, load_dataset, load_with_report
@@ -32,8 +33,8 @@ def test_unknown_files_are_refused(tmp_path):
 
 
 def test_options_without_meaning_are_refused(folder):
-    with pytest.raises(DataError, match="digits: size has no meaning"):
-        load_dataset("digits", size=8)
+    with pytest.raises(DataError, match="digits: strict has no meaning"):
+        load_dataset("digits", strict=True)
     with pytest.raises(DataError, match="drop_test_duplicates has no meaning"):
         load_dataset(folder, drop_test_duplicates=True)
     with pytest.raises(DataError, match="sise"):
@@ -67,3 +68,15 @@ def test_places(tmp_path, monkeypatch):
 def test_a_report_comes_with_a_name_too():
     dataset, report = load_with_report("digits")
     assert (dataset.name, report.warnings) == ("digits", [])
+
+
+def test_known_datasets_can_be_resized():
+    own, larger = load_dataset("digits"), load_dataset("digits", size=16)
+    assert larger.train.images.shape == (1297, 1, 16, 16)
+    assert larger.test.images.shape == (500, 1, 16, 16)
+    assert larger.train.images.dtype == torch.uint8
+    assert torch.equal(own.test.labels, larger.test.labels)
+    # Averaged back, the picture is the same.
+    back = torch.nn.functional.avg_pool2d(larger.test.images.float(), 2)
+    assert float((back - own.test.images).abs().mean()) < 12
+    assert torch.equal(load_dataset("digits", size=8).test.images, own.test.images)

@@ -35,6 +35,7 @@ def child(config):
 def main(folder, kills):
     # Every kind of state: batch norm, momentum, the policy's memory, an outlier judge, figures half through an interval.
     config = TrainConfig(
+        image_size=8,
         steps=150,
         labeled_batch_size=10,
         unlabeled_batch_size=20,

@@ -22,6 +22,7 @@ CHANGING = {"seconds", "images_per_second", "peak_memory_mb"}
 
 def config(folder, **settings):
     quick = TrainConfig(
+        image_size=8,
         steps=12,
         labeled_batch_size=10,
         unlabeled_batch_size=20,

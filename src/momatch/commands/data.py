@@ -27,7 +27,9 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--cache-dir", type=Path, help="where decoded images are kept ($MOMATCH_CACHE)")
     arguments.add_argument("--no-download", dest="download", action="store_false", help="never download")
     arguments.add_argument("--verify", action="store_true", help="compare present files with the official checksums")
-    arguments.add_argument("--size", type=int, help="resize the shorter side to this, then crop the centre to a square")
+    arguments.add_argument(
+        "--size", type=int, help="side of the images: files are cropped to a square, arrays stretched"
+    )
     arguments.add_argument(
         "--strict", action="store_true", help="refuse the dataset at the first unreadable file or row"
     )

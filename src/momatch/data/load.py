@@ -3,13 +3,14 @@
 import difflib
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from momatch.data.catalog import KNOWN
 from momatch.data.cifar import load_cifar
-from momatch.data.dataset import Dataset
+from momatch.data.conversion import convert_images
+from momatch.data.dataset import Dataset, Split
 from momatch.data.digits import load_digits
 from momatch.data.folder import load_folder
 from momatch.data.idx import load_idx
@@ -18,17 +19,19 @@ from momatch.data.npz import load_npz
 from momatch.data.options import LoadOptions
 from momatch.data.places import data_root
 from momatch.data.report import DataError, DataWarning, LoadReport
+from momatch.data.rows import ImageRows
 from momatch.data.stl10 import load_stl10
 from momatch.data.svhn import load_svhn
 
 _Loader = Callable[[str, Path, LoadOptions], tuple[Dataset, LoadReport]]
 
-_ON_DISK = frozenset({"verify"})
+_ARRAYS = frozenset({"size"})
+_ON_DISK = _ARRAYS | {"verify"}
 _FILES = frozenset({"size", "strict", "max_skipped", "test_fraction", "test_seed"})
 
 #: Name -> its loader and the options that mean something to it.
 BY_NAME: dict[str, tuple[_Loader, frozenset[str]]] = {
-    "digits": (load_digits, frozenset()),
+    "digits": (load_digits, _ARRAYS),
     "mnist": (load_idx, _ON_DISK),
     "fashion-mnist": (load_idx, _ON_DISK),
     "kmnist": (load_idx, _ON_DISK),
@@ -44,7 +47,7 @@ BY_EXTENSION: dict[str, tuple[_Loader, frozenset[str]]] = {
     ".csv": (load_manifest, _FILES),
     ".parquet": (load_manifest, _FILES),
     ".pq": (load_manifest, _FILES),
-    ".npz": (load_npz, frozenset()),
+    ".npz": (load_npz, _ARRAYS),
 }
 
 
@@ -94,7 +97,7 @@ def load_with_report(
         options.refuse_unused(name, used)
         dataset, report = load(name, data_root(data_dir), options)
         _compare_with_official(dataset, report, options)
-        return dataset, report
+        return _resized(dataset, options.size), report
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise DataError(_unknown(name))
@@ -104,7 +107,21 @@ def load_with_report(
     load, used = BY_EXTENSION[extension]
     options.refuse_unused(name, used)
     # A folder may be called like a known dataset, whose official statistics it must not be given.
-    return load(f"./{path.name}" if path.name in BY_NAME else path.name, path, options)
+    dataset, report = load(f"./{path.name}" if path.name in BY_NAME else path.name, path, options)
+    return _resized(dataset, options.size), report
+
+
+def _resized(dataset: Dataset, size: int | None) -> Dataset:
+    """The dataset with images of size x size, where they are not: files were decoded to it, arrays have a size of their own."""
+
+    def resized(split: Split) -> Split:
+        channels, height, width = split.images.shape[1:]
+        if (height, width) == (size, size) or size is None:
+            return split
+        rows = convert_images(ImageRows.of(split.images), (channels, size, size))
+        return Split(rows.sources[0], split.labels, split.files)
+
+    return replace(dataset, train=resized(dataset.train), test=dataset.test and resized(dataset.test))
 
 
 def _unknown(name: str) -> str:

@@ -16,7 +16,8 @@ class LoadOptions:
         cache_dir: where decoded images are kept; default: ``$MOMATCH_CACHE`` or the user's cache folder.
         progress: show progress bars on standard error.
         workers: decoding processes; default: one a core.
-        size: resize the shorter side of each image to this many pixels, then crop the centre to a square.
+        size: side of the images in pixels. Of files, the shorter side is resized to it and the centre cropped to a square;
+            arrays and known datasets are stretched to it.
         strict: refuse the dataset at the first file or row that cannot be used.
         max_skipped: how many files and rows may be skipped; default: 10 or 1 %, whichever is more.
         test_fraction: hold out this fraction of the labelled images of each class for testing.

@@ -3,6 +3,7 @@
 import os
 import shlex
 import time
+from dataclasses import replace
 
 import torch
 
@@ -45,6 +46,9 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
         OSError: if the run directory cannot be written; the last good checkpoint is intact.
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
+    if dataset is not None:
+        # What is written down must not name another dataset.
+        config = replace(config, dataset=dataset.name)
     config = config.resolved()
     assert config.run_dir is not None, "resolved"
     directory = RunDirectory(config.run_dir)
