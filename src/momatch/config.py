@@ -138,7 +138,7 @@ class TrainConfig:
     outlier_refit_interval: int = 0
     refit: bool = True
 
-    steps: int = 1500
+    steps: int = 1200
     labeled_batch_size: int = 32
     unlabeled_batch_size: int = 96
     accumulate: int = 1

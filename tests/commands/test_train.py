@@ -60,7 +60,7 @@ def test_ends_in_words(fitted, capsys):
     for line in (
         "digits: 4 labels a class, seed 0",
         "cnn-tiny network, aagmm head on 8 dimensions, constrained by moments up to order 1",
-        "flexmatch, 2,000 steps of 32 labelled + 96 unlabelled images",
+        "flexmatch, 1,200 steps of 32 labelled + 96 unlabelled images",
         "report: R/report.html",
         "model:  my runs/a",
         "Next: momatch evaluate 'my runs/a'",
@@ -89,7 +89,7 @@ def test_summary_of_other_settings():
     text = "\n".join(summary(config, {"test_accuracy": None, "skipped_steps": 7}))
     assert "digits: all labels, seed 0" in text
     assert "linear head on the network's own features, not constrained" in text
-    assert "supervised, 2,000 steps of 32 labelled images" in text
+    assert "supervised, 1,200 steps of 32 labelled images" in text
     assert "no test accuracy: the dataset has no test images; --test-fraction holds some out" in text
     assert re.search(r"steps skipped .* 7$", text, flags=re.MULTILINE)
 
