@@ -110,15 +110,15 @@ def test_loss_is_that_of_the_formula():
     z = [model.embed(model.preprocess(images)) for images in (labeled, weak, strong)]
     pseudo = model.head(z[1]).argmax(-1)
     loss = F.cross_entropy(model.head(z[0]), batch.labels) + F.cross_entropy(model.head(z[2]), pseudo)
-    everything, clusters = torch.cat(z), torch.cat([batch.labels, pseudo, pseudo])
-    for k in range(K):
-        u = everything[clusters == k] - model.head.centers[k]
-        if len(u) == 0:
-            continue
-        share, first, second = len(u) / len(everything), u.mean(0), u.T @ u / len(u)
-        eye = torch.eye(len(second), dtype=torch.bool)
-        diagonal, rest = (second[eye] - 1).square().mean(), second[~eye].square().mean()
-        loss = loss + share * (first.square().mean() + 0.5 * 0.5 * (diagonal + rest))
+    for view, clusters in zip(z, (batch.labels, pseudo, pseudo), strict=True):
+        for k in range(K):
+            u = view[clusters == k] - model.head.centers[k]
+            if len(u) == 0:
+                continue
+            share, first, second = len(u) / len(view), u.mean(0), u.T @ u / len(u)
+            eye = torch.eye(len(second), dtype=torch.bool)
+            diagonal, rest = (second[eye] - 1).square().mean(), second[~eye].square().mean()
+            loss = loss + share * (first.square().mean() + 0.5 * 0.5 * (diagonal + rest))
     loss.backward()
     before = parameters(step)
     step(batch, lr=1.0, progress=0.0)

@@ -141,21 +141,17 @@ class Objective(nn.Module):
     def _constraint(
         self, head: AAGMM | KMeans, z: Embeddings, labeled_clusters: Tensor, predicted: Tensor
     ) -> Float[Tensor, ""]:
-        """The constraint on all views: one estimate from all samples of a cluster, or a term a view as the published code."""
+        """The sum of one term a view: weak and strong views of a cluster are not the same distribution."""
         assert self.constraint is not None
         gather, gather_z = self.processes.gather, self.processes.gather_with_gradient
         views = [(gather_z(z.labeled), gather(labeled_clusters))]
         if self.policy is not None:
             clusters = gather(predicted)
-            # A weak view without gradient ("split") cannot be moved, and would only dilute the moments of those that can.
+            # A weak view without gradient ("split") cannot be moved.
             views += [(gather_z(view), clusters) for view in (z.weak, z.strong) if view.requires_grad]
         centers, variances = head.centers, head.variances
-        if isinstance(self.constraint, MomentConstraint) and self.constraint.variant == "published":
-            terms = [self.constraint(embeddings, centers, clusters, variances) for embeddings, clusters in views]
-            return torch.stack(terms).sum()
-        everything = torch.cat([embeddings for embeddings, _ in views])
-        loss: Tensor = self.constraint(everything, centers, torch.cat([clusters for _, clusters in views]), variances)
-        return loss
+        terms = [self.constraint(embeddings, centers, clusters, variances) for embeddings, clusters in views]
+        return torch.stack(terms).sum()
 
     @torch.no_grad()
     def _counts(
