@@ -12,7 +12,6 @@ from momatch.metrics import (
     calibration,
     compactness,
     confusion_matrix,
-    expected_calibration_error,
     fpr95,
     log_doubt,
     negative_log_likelihood,
@@ -62,14 +61,14 @@ def scores(values):
 @pytest.mark.parametrize(("n", "K", "scale"), [(200, 4, 3.0), (50, 10, 0.1), (7, 2, 100.0), (1, 3, 1.0)])
 def test_calibration_error_is_the_naive_one(n, K, scale):
     log_joint, labels = scale * torch.randn(n, K), torch.randint(0, K, (n,))
-    assert expected_calibration_error(log_joint, labels) == pytest.approx(naive_ece(log_joint, labels), abs=1e-12)
+    assert calibration(log_joint, labels).error == pytest.approx(naive_ece(log_joint, labels), abs=1e-12)
 
 
 def test_calibration_error_ignores_the_order_of_samples_and_the_scale_of_the_density():
     log_joint, labels, order = torch.randn(90, 5).double(), torch.randint(0, 5, (90,)), torch.randperm(90)
-    error = expected_calibration_error(log_joint, labels)
-    assert expected_calibration_error(log_joint[order], labels[order]) == pytest.approx(error, abs=1e-12)
-    assert expected_calibration_error(log_joint + torch.randn(90, 1), labels) == pytest.approx(error, abs=1e-12)
+    error = calibration(log_joint, labels).error
+    assert calibration(log_joint[order], labels[order]).error == pytest.approx(error, abs=1e-12)
+    assert calibration(log_joint + torch.randn(90, 1), labels).error == pytest.approx(error, abs=1e-12)
 
 
 def test_calibration_bins_are_open_below_and_closed_above():
@@ -80,13 +79,13 @@ def test_calibration_bins_are_open_below_and_closed_above():
 
 def test_a_sure_model_is_perfect_or_hopeless():
     log_joint = torch.tensor([[1000.0, 0.0], [0.0, 1000.0]])
-    assert expected_calibration_error(log_joint, torch.tensor([0, 1])) == 0.0
-    assert expected_calibration_error(log_joint, torch.tensor([1, 0])) == 1.0
+    assert calibration(log_joint, torch.tensor([0, 1])).error == 0.0
+    assert calibration(log_joint, torch.tensor([1, 0])).error == 1.0
 
 
 def test_one_class_is_always_right():
     log_joint, labels = torch.randn(5, 1), torch.zeros(5, dtype=torch.long)
-    assert expected_calibration_error(log_joint, labels) == 0.0
+    assert calibration(log_joint, labels).error == 0.0
     assert negative_log_likelihood(log_joint, labels) == 0.0
 
 

@@ -15,7 +15,7 @@ Head = Literal["aagmm", "kmeans", "linear"]
 Constraint = Literal["moments", "mmd", "kl"]
 Policy = Literal["flexmatch", "fixmatch", "freematch", "softmatch", "supervised"]
 Outliers = Literal["none", "percentile", "annealed", "chi2"]
-Score = Literal["nearest", "assigned", "farthest", "density"]
+Score = Literal["auto", "nearest", "assigned", "farthest", "density"]
 Optimizer = Literal["sgd", "adamw"]
 Schedule = Literal["cosine", "constant"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -68,7 +68,7 @@ class TrainConfig:
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of freematch's fairness loss.
         outliers: threshold by which outliers are kept out of the pseudo-labels.
-        outlier_score: what the threshold is applied to.
+        outlier_score: what the threshold is applied to; "auto": nearest, and density (energy) for the linear head.
         outlier_percentile: of the labelled scores (percentile; annealed: where it starts, it ends at 100).
         outlier_quantile: of the chi-square distribution (chi2).
         outlier_refit_interval: steps between closed-form refits of the mixture that judges outliers; 0: the head as trained.
@@ -132,7 +132,7 @@ class TrainConfig:
     fairness_weight: float = 0.001
 
     outliers: Outliers = "none"
-    outlier_score: Score = "nearest"
+    outlier_score: Score = "auto"
     outlier_percentile: float = 90.0
     outlier_quantile: float = 0.99
     outlier_refit_interval: int = 0
@@ -185,7 +185,7 @@ class TrainConfig:
         ):
             _check_range(name, getattr(self, name), 1)
         for name in (
-            *("labels_per_class", "embedding_dim", "outlier_refit_interval", "warmup_steps", "seed"),
+            *("labels_per_class", "embedding_dim", "outlier_refit_interval", "warmup_steps"),
             *("eval_interval", "checkpoint_interval", "unlabeled_batch_size", "strong_operations"),
             *("moment_weight", "unlabeled_weight", "fairness_weight", "weight_decay", "clip_norm"),
         ):
@@ -195,6 +195,7 @@ class TrainConfig:
         if self.moment_order is not None:
             _check_range("moment_order", self.moment_order, 0, 4)
         _check_range("outlier_percentile", self.outlier_percentile, 0, 100)
+        _check_range("seed", self.seed, 0, 2**63 - 1)
         if self.image_size is not None:
             _check_range("image_size", self.image_size, 1)
         for name in ("lr", "head_lr_factor"):
@@ -203,18 +204,37 @@ class TrainConfig:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        if self.policy != "supervised" and self.unlabeled_batch_size == 0:
-            raise ValueError(
-                f"unlabeled_batch_size: got 0 with policy {self.policy!r}, expected at least 1; or take policy 'supervised'"
-            )
-        if self.head == "linear" and self.moment_order:
-            raise ValueError(
-                f"moment_order: got {self.moment_order} with head 'linear', expected 0: it has no centers to constrain"
-            )
-        if self.resume and self.overwrite:
-            raise ValueError(
-                "resume and overwrite: got both, expected one of them: overwriting deletes what resume needs"
-            )
+        """Refuse settings that contradict each other; the message opens with the key that is to be changed."""
+        linear = self.head == "linear"
+        published = self.moment_variant == "published"
+        problems = {
+            f"unlabeled_batch_size: got 0 with policy {self.policy!r}, expected at least 1; or take policy 'supervised'": (
+                self.policy != "supervised" and self.unlabeled_batch_size == 0
+            ),
+            f"moment_order: got {self.moment_order} with head 'linear', expected 0: it has no centers to constrain": (
+                linear and bool(self.moment_order)
+            ),
+            f"moment_variant: got 'published' with order {self.moment_order}, constraint {self.constraint!r}, moment_whiten "
+            f"{self.moment_whiten}; expected order 1 or 2 of the constraint 'moments' without whitening": (
+                published and ((self.moment_order or 1) > 2 or self.constraint != "moments" or self.moment_whiten)
+            ),
+            f"outlier_score: got {self.outlier_score!r} with head 'linear', expected 'density': it has no centers": (
+                linear and self.outliers != "none" and self.outlier_score not in ("auto", "density")
+            ),
+            f"outliers: got 'chi2' with score {self.outlier_score!r} and head {self.head!r}, expected the score 'nearest' or "
+            "'assigned' of a head with centers: only that distance follows the chi-square law": (
+                self.outliers == "chi2" and (linear or self.outlier_score not in ("auto", "nearest", "assigned"))
+            ),
+            f"outlier_refit_interval: got {self.outlier_refit_interval} with head 'linear', expected 0: it has no mixture": (
+                linear and self.outlier_refit_interval > 0
+            ),
+            "resume and overwrite: got both, expected one of them: overwriting deletes what resume needs": (
+                self.resume and self.overwrite
+            ),
+        }
+        for message, is_wrong in problems.items():
+            if is_wrong:
+                raise ValueError(message)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":
@@ -253,7 +273,16 @@ class TrainConfig:
         name = f"{source}-{self.labels_per_class}-{self.head}-{width}-order{order}-{self.policy}-seed{self.seed}"
         size = 16 if self.image_size is None and self.dataset == "digits" else self.image_size
         run_dir = self.run_dir if self.run_dir is not None else str(PurePath("runs", name))
-        return replace(self, moment_order=order, unlabeled_batch_size=pool, image_size=size, run_dir=run_dir)
+        score: Score = self.outlier_score
+        if score == "auto":
+            score = "density" if self.head == "linear" else "nearest"
+        filled: dict[str, Any] = {
+            "moment_order": order,
+            "unlabeled_batch_size": pool,
+            "image_size": size,
+            "outlier_score": score,
+        }
+        return replace(self, **filled, run_dir=run_dir)
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain values."""

@@ -55,13 +55,6 @@ def calibration(
     )
 
 
-def expected_calibration_error(
-    log_joint: Float[Tensor, "n K"], labels: Int64[Tensor, " n"], *, bins: int = CALIBRATION_BINS
-) -> float:
-    """Mean distance between confidence and accuracy over equal-width bins, weighted by samples; see `Calibration`."""
-    return calibration(log_joint, labels, bins=bins).error
-
-
 @torch.no_grad()
 def negative_log_likelihood(log_joint: Float[Tensor, "n K"], labels: Int64[Tensor, " n"]) -> float:
     """Mean of -log p(y|x) of the true classes, in nats."""

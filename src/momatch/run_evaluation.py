@@ -10,10 +10,11 @@ from torch import Tensor
 
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset, Split
-from momatch.data.load import BY_EXTENSION, BY_NAME, load_dataset
+from momatch.data.load import BY_EXTENSION, BY_NAME
 from momatch.data.rows import ImageRows
 from momatch.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
 from momatch.training.run import Run
+from momatch.training.setup import load_images
 
 
 def evaluate_run(
@@ -69,7 +70,12 @@ def evaluate_run(
 def test_outputs(run: Run) -> tuple[Outputs, Int64[Tensor, " n"]] | None:
     """What a finished run's classifier says about its own labelled test images, and their labels; None if there are none."""
     config = run.config
-    loaded = _load(config.dataset, config.data_dir, config.image_size, config.test_fraction)
+    loaded = load_images(
+        config.dataset,
+        data_dir=config.data_dir,
+        image_size=config.image_size,
+        test_fraction=config.test_fraction,
+    )
     if loaded.test is None or not bool((loaded.test.labels >= 0).any()):
         return None
     return run_classifier(run.classifier, _fitted(loaded.test, run)), loaded.test.labels
@@ -87,7 +93,8 @@ def _test_images(
         )
     if image_size is None:
         image_size = config.image_size if own else _size_of_files(run, name)
-    loaded = _load(name, data_dir, image_size, config.test_fraction if own else test_fraction)
+    fraction = config.test_fraction if own else test_fraction
+    loaded = load_images(name, data_dir=data_dir, image_size=image_size, test_fraction=fraction)
     if loaded.test is None and own:
         raise ValueError(
             f"{name}: got no test images, expected some; train with test_fraction, which holds some out, or name another "
@@ -104,7 +111,7 @@ def _is_same(name: str, other: str) -> bool:
 
 
 def _outlier_images(run: Run, name: str, data_dir: str | None) -> ImageRows:
-    loaded = _load(name, data_dir, _size_of_files(run, name), None)
+    loaded = load_images(name, data_dir=data_dir, image_size=_size_of_files(run, name))
     return _fitted(loaded.test or loaded.train, run)
 
 
@@ -114,12 +121,6 @@ def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any
         key: None if head is None else separation(outlier_scores(head, inliers), outlier_scores(head, outliers))
         for key, head in heads.items()
     }
-
-
-def _load(name: str, data_dir: str | None, image_size: int | None, test_fraction: float | None) -> Dataset:
-    # An option that means nothing to the dataset is refused, so only what was asked for is passed on.
-    options = {"size": image_size, "test_fraction": test_fraction or None}
-    return load_dataset(name, data_dir, **{key: value for key, value in options.items() if value is not None})
 
 
 def _size_of_files(run: Run, name: str) -> int | None:

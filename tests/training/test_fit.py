@@ -243,14 +243,32 @@ def test_damaged_checkpoint_is_passed_over(whole, tmp_path):
     assert "not used" in (folder / "run.log").read_text()
 
 
-def test_diverged_run_stops_with_a_diagnosis(tmp_path):
-    settings = config(tmp_path / "run", lr=1e30, clip_norm=0.0, max_skipped_steps=4, moment_order=0, steps=40)
-    with pytest.raises(DivergenceError, match=r"not finite in \d+ steps in a row up to step .*lr 1e\+30.*lower lr"):
-        fit(settings)
+@pytest.mark.parametrize(("head", "lr", "order"), [("aagmm", 1e30, 0), ("aagmm", 1e6, 1), ("kmeans", 1e6, 2)])
+def test_diverged_run_stops_with_a_diagnosis(head, lr, order, tmp_path):
+    wild = {"head": head, "lr": lr, "moment_order": order, "clip_norm": 0.0, "max_skipped_steps": 4, "steps": 40}
+    with pytest.raises(
+        DivergenceError, match=r"not finite in \d+ steps in a row up to step .*lr 1e\+.*lower"
+    ) as caught:
+        fit(config(tmp_path / "run", **wild, checkpoint_interval=0))
     checkpoint = load_newest(tmp_path / "run" / FOLDER)
-    assert checkpoint is not None
+    assert str(checkpoint.path) in str(caught.value)
     assert all(value.isfinite().all() for value in checkpoint.tensors.values() if value.is_floating_point())
     assert "not finite" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_time_before_an_interruption_is_counted(tmp_path):
+    def slow(step, metrics):
+        if step == 3:
+            time.sleep(1.0)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    tracker = StopAt(99, None)
+    tracker.log = slow
+    # The signal comes after the line of step 3 and takes effect at step 4, in mid-interval.
+    with pytest.raises(Interrupted):
+        fit(config(tmp_path / "run"), tracker=tracker)
+    run = fit(config(tmp_path / "run", resume=True))
+    assert run.result["seconds"] > 1.0
 
 
 def test_own_dataset_without_test_images(tmp_path):

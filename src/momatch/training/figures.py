@@ -12,12 +12,12 @@ import torch
 from momatch._version import __version__
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
-from momatch.training.checkpoint import FOLDER
+from momatch.training.checkpoint import FOLDER, last_good
 from momatch.training.setup import Training
 from momatch.training.state import History
 from momatch.training.step import METRICS, TrainStep
 
-_LOSSES = ("loss", "supervised_loss", "unlabeled_loss", "constraint_loss", "fairness_loss", "gradient_norm")
+_LOSSES = METRICS[: METRICS.index("utilisation")]
 _GOOD = METRICS.index("good_steps")
 
 
@@ -52,7 +52,7 @@ def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Pat
     raise DivergenceError(
         f"loss or gradient were not finite in {in_a_row} steps in a row up to step {done} ({parts}), and the steps were "
         f"skipped; lr {config.lr}, head_lr_factor {config.head_lr_factor}, precision {config.precision}, clip_norm "
-        f"{config.clip_norm}, moment_weight {config.moment_weight}. The last good checkpoint is in {run_dir / FOLDER}. "
+        f"{config.clip_norm}, moment_weight {config.moment_weight}. The last good checkpoint is {last_good(run_dir / FOLDER)}. "
         f"{_remedy(last, config)}"
     )
 

@@ -2,7 +2,9 @@
 
 import os
 import shlex
+import signal
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -13,7 +15,7 @@ from momatch.evaluate import evaluate_classifier, evaluate_outputs, run_classifi
 from momatch.training.allocator import keep_large_blocks
 from momatch.training.checkpoint import FOLDER, load_newest
 from momatch.training.figures import DivergenceError, check_progress, interval_figures, run_result
-from momatch.training.model_files import ModelFacts, save_model
+from momatch.training.model_files import save_model
 from momatch.training.optim import learning_rate
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
@@ -62,10 +64,11 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
     device = choose_device(config.device)
     if device.type == "cpu":
         keep_large_blocks()
-    with StopSignals() as signals, torch.random.fork_rng(), joined_processes(device.type) as processes:
+    with StopSignals() as signals, joined_processes(device.type) as processes, ExitStack() as stack:
         if device.type == "cuda":
             device = torch.device("cuda", processes.local_rank)
             torch.cuda.set_device(device)
+        stack.enter_context(torch.random.fork_rng([device.index] if device.type == "cuda" else []))
         training = build_training(config, device, processes, dataset)
         with Recorder(config, processes, tracker) as recorder:
             processes.wait()
@@ -88,12 +91,18 @@ def _train(
     processes: Processes,
 ) -> None:
     images_a_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
-    last_line = training.stream.step
-    clock = time.perf_counter()
+    judging = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
+    last_line, seconds_then = training.stream.step, history.seconds
+    clock = time.perf_counter() - history.seconds
+    if training.stream.step == 0:
+        if judging:
+            refit_judge(training, config.cutoff)
+        # From here on there always is a state to go back to.
+        recorder.checkpoint(training, history)
     for step in range(training.stream.step, config.steps):
         training.step(next(training.stream), lr=learning_rate(config, step), progress=step / config.steps)
         done = step + 1
-        if _due(config.outlier_refit_interval, done) and training.step.objective.detector is not None:
+        if judging and _due(config.outlier_refit_interval, done):
             refit_judge(training, config.cutoff)
         evaluating = done == config.steps or _due(config.eval_interval, done)
         logging = evaluating or _due(config.log_interval, done)
@@ -101,17 +110,15 @@ def _train(
             _evaluate(training, history)
         if logging:
             # The one place where the host waits for the device.
-            figures = interval_figures(training.step)
-            now = time.perf_counter()
-            elapsed, clock = now - clock, now
-            history.seconds += elapsed
-            history.figures = figures
-            images = images_a_step * (done - last_line)
-            last_line = done
-            line = {"step": done, **figures, "lr": learning_rate(config, step)}
+            history.figures = interval_figures(training.step)
+        history.seconds = time.perf_counter() - clock
+        if logging:
+            line = {"step": done, **history.figures, "lr": learning_rate(config, step)}
             if evaluating:
                 line["test_accuracy"] = history.test_accuracy
-            recorder.metrics({**line, "seconds": history.seconds, "images_per_second": images / elapsed}, images)
+            images, seconds = images_a_step * (done - last_line), history.seconds - seconds_then
+            last_line, seconds_then = done, history.seconds
+            recorder.metrics({**line, "seconds": history.seconds, "images_per_second": images / seconds}, images)
             check_progress(config, training.step, done, recorder.path)
         # Several processes must stop at the same step, and agree where they wait for each other anyway.
         stop = signals.received is not None
@@ -123,7 +130,7 @@ def _train(
             raise Interrupted(
                 f"stopped at step {done} of {config.steps} and saved; "
                 f"go on with: momatch train --resume --run-dir {shlex.quote(str(recorder.path))}",
-                signals.received or 0,
+                signals.received or signal.SIGTERM,
             )
 
 
@@ -172,17 +179,5 @@ def _finish(config: TrainConfig, training: Training, recorder: Recorder, history
     if training.test is not None:
         evaluation = evaluate_classifier(average, training.test.images, training.test.labels)
     refitted = refitted_head(training, config.cutoff) if config.refit else None
-    channels, height, width = training.data.labeled_images.image_shape
-    facts = ModelFacts(
-        backbone=config.backbone,
-        backbone_variant=config.backbone_variant,
-        head=config.head,
-        embedding_dim=config.embedding_dim,
-        class_names=training.dataset.class_names,
-        in_channels=channels,
-        image_size=(height, width),
-        normalization=training.normalization,
-        dataset=training.dataset.name,
-    )
-    save_model(recorder.path, average, facts, refitted)
+    save_model(recorder.path, average, training.facts, refitted)
     recorder.result(run_result(config, training, history, evaluation))

@@ -149,8 +149,12 @@ class Objective(nn.Module):
             clusters = gather(predicted)
             # A weak view without gradient ("split") cannot be moved.
             views += [(gather_z(view), clusters) for view in (z.weak, z.strong) if view.requires_grad]
-        centers, variances = head.centers, head.variances
-        terms = [self.constraint(embeddings, centers, clusters, variances) for embeddings, clusters in views]
+        variances = None
+        if self.constraint.whiten:
+            # A diverged head may have variances of 0 or infinity, which the constraint refuses; the step is skipped by itself.
+            limits = torch.finfo(head.variances.dtype)
+            variances = head.variances.clamp(limits.tiny, limits.max)
+        terms = [self.constraint(embeddings, head.centers, clusters, variances) for embeddings, clusters in views]
         return torch.stack(terms).sum()
 
     @torch.no_grad()

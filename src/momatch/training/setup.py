@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from momatch.moments import MomentConstraint
 from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
 from momatch.training.ema import AveragedModel
+from momatch.training.model_files import ModelFacts, build_classifier
 from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
 from momatch.training.optim import build_optimizer
 from momatch.training.processes import Processes
@@ -38,14 +38,14 @@ class Training:
         data: the labelled set and the pool.
         stream: batches of them.
         step: trains on one batch; holds classifier, average, objective and optimiser.
-        normalization: (mean, std) of the images' channels.
+        facts: what the classifier is built from.
     """
 
     dataset: Dataset
     data: SemiSupervised
     stream: BatchStream
     step: TrainStep
-    normalization: tuple[tuple[float, ...], tuple[float, ...]]
+    facts: ModelFacts
 
     @property
     def test(self) -> Split | None:
@@ -79,22 +79,19 @@ def build_training(
     """
     processes = processes if processes is not None else Processes()
     _check_batches(config, processes.world_size)
-    dataset = dataset if dataset is not None else _load(config)
+    if dataset is None:
+        dataset = load_images(
+            config.dataset,
+            data_dir=config.data_dir,
+            image_size=config.image_size,
+            test_fraction=config.test_fraction,
+            progress=config.progress,
+        )
     data = _split(config, dataset)
-    statistics = normalization(dataset.name, data.unlabeled_images)
-    channels, height, width = data.labeled_images.image_shape
+    facts = _facts(config, dataset, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        classifier = Classifier.build(
-            config.backbone,
-            config.head,
-            num_classes=dataset.num_classes,
-            embedding_dim=config.embedding_dim,
-            in_channels=channels,
-            image_size=(height, width),
-            normalization=statistics,
-            backbone_options=backbone_options(config.backbone_variant),
-        )
+        classifier = build_classifier(facts)
     classifier.to(device)
     if config.channels_last:
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
@@ -112,7 +109,7 @@ def build_training(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    return Training(dataset, data, stream, step, statistics)
+    return Training(dataset, data, stream, step, facts)
 
 
 def build_step(
@@ -156,6 +153,7 @@ def build_objective(
     """The loss as the resolved config says; outliers are judged by a copy of the head if it is to be refitted."""
     detector = None
     if config.outliers != "none" and config.policy != "supervised":
+        assert config.outlier_score != "auto", "resolved"
         judge = copy.deepcopy(head).requires_grad_(False) if config.outlier_refit_interval else head
         detector = OutlierDetector(
             judge,
@@ -174,11 +172,6 @@ def build_objective(
         assign_labeled=config.moment_assignment,
         processes=processes,
     )
-
-
-def backbone_options(variant: str) -> dict[str, str]:
-    """What a backbone is built with beside its name."""
-    return {} if variant == "default" else {"variant": variant}
 
 
 def _policy(config: TrainConfig, num_classes: int, pool_size: int) -> AnyPolicy | None:
@@ -203,10 +196,41 @@ def _constraint(config: TrainConfig) -> AnyConstraint | None:
     return MomentConstraint(config.moment_order, whiten=config.moment_whiten, variant=config.moment_variant)
 
 
-def _load(config: TrainConfig) -> Dataset:
-    options = {"size": config.image_size, "test_fraction": config.test_fraction or None, "progress": config.progress}
-    given = {name: value for name, value in options.items() if value is not None}
-    return load_dataset(config.dataset, Path(config.data_dir) if config.data_dir else None, **given)
+def load_images(
+    name: str,
+    *,
+    data_dir: str | None = None,
+    image_size: int | None = None,
+    test_fraction: float | None = None,
+    progress: bool = True,
+) -> Dataset:
+    """Load a dataset with the settings of a config; only what was asked for is passed on.
+
+    An option that means nothing to the dataset is refused, not ignored.
+
+    Raises:
+        ValueError: if the data cannot be used.
+    """
+    options = {"size": image_size, "test_fraction": test_fraction or None}
+    given = {key: value for key, value in options.items() if value is not None}
+    return load_dataset(name, data_dir, progress=progress, **given)
+
+
+def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelFacts:
+    # Where every image is labelled and labelled ones stay out of the pool, the pool is empty.
+    pool = data.unlabeled_images if len(data.unlabeled_images) else data.labeled_images
+    channels, height, width = data.labeled_images.image_shape
+    return ModelFacts(
+        backbone=config.backbone,
+        backbone_variant=config.backbone_variant,
+        head=config.head,
+        embedding_dim=config.embedding_dim,
+        class_names=dataset.class_names,
+        in_channels=channels,
+        image_size=(height, width),
+        normalization=normalization(dataset.name, pool),
+        dataset=dataset.name,
+    )
 
 
 def _split(config: TrainConfig, dataset: Dataset) -> SemiSupervised:

@@ -1,5 +1,6 @@
 """One training step, from a batch of raw images to updated weights, without the host waiting for the device."""
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -85,8 +86,9 @@ class TrainStep:
         self.last_figures: dict[str, Tensor] = {}
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.precision == "float16")
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        buffers = [buffer for buffer in classifier.buffers() if buffer.is_floating_point()]
-        self._guard = Guard([*self._parameters, *buffers, *state_tensors(optimizer).values()])
+        memory = [] if objective.policy is None else objective.policy.buffers()
+        state = [*classifier.buffers(), *state_tensors(optimizer).values(), *memory]
+        self._guard = Guard([*self._parameters, *state])
         self._statistics = [
             buffer for module in classifier.modules() if isinstance(module, _NormBase) for buffer in _statistics(module)
         ]
@@ -110,6 +112,11 @@ class TrainStep:
         parts = [self._backward(part, progress) for part in self._views(batch)]
         self._update(_mean_losses(parts))
 
+    def _draw_seed(self, step: int) -> int:
+        """Another one for every seed, step and process."""
+        ours = (self.options.seed, step, self.processes.rank)
+        return int.from_bytes(hashlib.sha256(repr(ours).encode()).digest()[:7], "little")
+
     def _views(self, batch: Batch) -> list["_Views"]:
         """The views of the batch, normalised, in as many parts as gradients are accumulated over."""
         draws = {"seed": self.options.seed, "step": batch.step}
@@ -118,15 +125,13 @@ class TrainStep:
         weak = self.weak(batch.unlabeled_images, offset=offset, **draws)
         strong = self.strong(batch.unlabeled_images, offset=offset, **draws)
         columns = (labeled, batch.labels, weak, strong, batch.unlabeled_indices)
-        # An empty pool has as many (empty) parts as anything else.
         return [
             _Views(*part)
             for part in zip(*(column.tensor_split(self.options.accumulate) for column in columns), strict=True)
         ]
 
     def _backward(self, views: "_Views", progress: float) -> Losses:
-        with self._autocast():
-            z = self._embed(views)
+        z = self._embed(views)
         losses: Losses = self.objective(
             self.classifier.head,
             z,
@@ -156,8 +161,10 @@ class TrainStep:
 
     def _network(self, images: Tensor) -> Float[Tensor, "n D"]:
         layout = torch.channels_last if self.options.channels_last else torch.contiguous_format
-        # While the pixels are bytes, bringing them in order moves a quarter of the memory.
-        return self.classifier.embed(images.contiguous(memory_format=layout)).float()
+        # One context a pass: casts of the weights that a pass without gradient has cached must not serve one with gradient.
+        with self._autocast():
+            # While the pixels are bytes, bringing them in order moves a quarter of the memory.
+            return self.classifier.embed(images.contiguous(memory_format=layout)).float()
 
     @torch.no_grad()
     def _update(self, losses: Losses) -> None:
