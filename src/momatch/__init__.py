@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from momatch.pseudo_labels import FlexMatchPolicy as FlexMatchPolicy
     from momatch.pseudo_labels import FreeMatchPolicy as FreeMatchPolicy
     from momatch.pseudo_labels import SoftMatchPolicy as SoftMatchPolicy
+    from momatch.report import report_run as report_run
     from momatch.run_evaluation import evaluate_run as evaluate_run
     from momatch.training.fit import fit as fit
     from momatch.training.run import Run as Run
@@ -79,6 +80,7 @@ _HOME = {
     "FlexMatchPolicy": "pseudo_labels",
     "FreeMatchPolicy": "pseudo_labels",
     "SoftMatchPolicy": "pseudo_labels",
+    "report_run": "report",
     "evaluate_run": "run_evaluation",
     "fit": "training.fit",
     "Run": "training.run",

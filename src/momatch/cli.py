@@ -74,8 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(name, error)
     except KeyboardInterrupt as error:
         # A command that saved its work says how to go on, and by which signal it was stopped.
-        print(f"momatch {name}: {str(error) or 'interrupted'}", file=sys.stderr)
+        if _speaks():
+            print(f"momatch {name}: {str(error) or 'interrupted'}", file=sys.stderr)
         return int(getattr(error, "exit_code", 130))
+
+
+def _speaks() -> bool:
+    """True in the first of the processes that torchrun started, and where there is only one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _fail(name: str, error: Exception) -> int:
@@ -83,5 +89,7 @@ def _fail(name: str, error: Exception) -> int:
         # The reader (head, less) has seen enough; keep Python from complaining again while it shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    print(f"momatch {name}: error: {error}", file=sys.stderr)
+    # Of several processes all refuse wrong input; what happens to a disk happens to one.
+    if _speaks() or isinstance(error, OSError):
+        print(f"momatch {name}: error: {error}", file=sys.stderr)
     return int(getattr(error, "exit_code", 1))

@@ -4,6 +4,7 @@ Plain Python: ``momatch train --help`` reads this file and must not wait for tor
 """
 
 import difflib
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -228,6 +229,14 @@ class TrainConfig:
             f"outlier_refit_interval: got {self.outlier_refit_interval} with head 'linear', expected 0: it has no mixture": (
                 linear and self.outlier_refit_interval > 0
             ),
+            f"constraint: got {self.constraint!r} with head 'linear', expected a head with centers": (
+                linear and self.constraint != "moments"
+            ),
+            f"backbone_variant: got 'published' with backbone {self.backbone!r}, expected one of the Wide ResNets (wrn-...)": (
+                self.backbone_variant == "published" and not self.backbone.startswith("wrn-")
+            ),
+            "ema_decay: got 1.0, expected less: the averaged model would never move": self.ema_decay == 1.0,
+            "momentum: got 1.0, expected less: nothing would ever be forgotten": self.momentum == 1.0,
             "resume and overwrite: got both, expected one of them: overwriting deletes what resume needs": (
                 self.resume and self.overwrite
             ),
@@ -271,6 +280,7 @@ class TrainConfig:
         width = f"{self.embedding_dim}d" if self.embedding_dim else "wide"
         source = PurePath(self.dataset).stem or "data"
         name = f"{source}-{self.labels_per_class}-{self.head}-{width}-order{order}-{self.policy}-seed{self.seed}"
+        name += self._fingerprint()
         size = 16 if self.image_size is None and self.dataset == "digits" else self.image_size
         run_dir = self.run_dir if self.run_dir is not None else str(PurePath("runs", name))
         score: Score = self.outlier_score
@@ -283,6 +293,16 @@ class TrainConfig:
             "outlier_score": score,
         }
         return replace(self, **filled, run_dir=run_dir)
+
+    def _fingerprint(self) -> str:
+        """A few letters that tell the settings apart which the name of a run does not spell out; none for the defaults."""
+        named = {"dataset", "labels_per_class", "head", "embedding_dim", "moment_order", "policy", "seed"}
+        others = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in RUNTIME_KEYS | named and getattr(self, field.name) != field.default
+        }
+        return "-" + hashlib.sha256(repr(sorted(others.items())).encode()).hexdigest()[:6] if others else ""
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain values."""

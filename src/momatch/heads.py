@@ -147,8 +147,8 @@ class GaussianMixtureHead(nn.Module):
             if not bool(usable.all()):
                 bad = int((~usable).sum())
                 raise ValueError(
-                    f"{prefix}{name}: got {bad} of {value.numel()} non-finite values in the checkpoint, expected finite "
-                    "ones; training diverged before it was saved, so load an earlier checkpoint"
+                    f"{prefix}{name}: got {bad} of {value.numel()} values in the checkpoint that are not finite or beyond what "
+                    "float32 can compute with, expected none; training diverged before it was saved, so load an earlier one"
                 )
         super()._load_from_state_dict(state_dict, prefix, *args)
 

@@ -39,7 +39,7 @@ def fitted(monkeypatch):
         return types.SimpleNamespace(result=RESULT)
 
     monkeypatch.setitem(sys.modules, "momatch.training.fit", types.SimpleNamespace(fit=fit))
-    monkeypatch.setattr("momatch.commands.train._write_report", lambda run: "R/report.html")
+    monkeypatch.setitem(sys.modules, "momatch.report", types.SimpleNamespace(report_run=lambda run: "R/report.html"))
     monkeypatch.delenv("RANK", raising=False)
     return configs
 
@@ -84,7 +84,7 @@ def test_time_in_words(seconds, text):
 
 def test_summary_of_other_settings():
     config = TrainConfig(
-        policy="supervised", head="linear", embedding_dim=0, labels_per_class=0, outliers="none", constraint="kl"
+        policy="supervised", head="linear", embedding_dim=0, labels_per_class=0, outliers="none"
     ).resolved()
     text = "\n".join(summary(config, {"test_accuracy": None, "skipped_steps": 7}))
     assert "digits: all labels, seed 0" in text

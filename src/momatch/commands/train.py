@@ -5,14 +5,11 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from momatch.commands.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
 from momatch.config_layers import Layer, combine, combine_resumed, preset_layer, read_config_file
-
-if TYPE_CHECKING:
-    from momatch.training.run import Run
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,25 +27,18 @@ def main(argv: Sequence[str]) -> int:
     # Of several processes, the first one speaks and writes.
     if not speaks:
         return 0
-    for line in summary(config, run.result or {}):
+    from momatch.report import report_run
+
+    # Before anything is printed: a reader that has seen enough (head) ends the command.
+    report = report_run(run)
+    result = run.result or {}
+    for line in summary(config, result):
         print(line)
-    print(f"report: {_write_report(run)}")
+    print(f"report: {report}")
     print(f"model:  {config.run_dir}")
-    print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}")
+    if result.get("test_accuracy") is not None:
+        print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}")
     return 0
-
-
-def _write_report(run: "Run") -> Path:
-    from momatch.evaluate import evaluate_outputs
-    from momatch.report import write_report
-    from momatch.run_evaluation import test_outputs
-
-    found = test_outputs(run)
-    if found is None:
-        return write_report(run)
-    outputs, labels = found
-    evaluation = evaluate_outputs(run.classifier.head, outputs, labels)
-    return write_report(run, evaluation=evaluation, outputs=outputs, labels=labels)
 
 
 def resolve(flags: Flags) -> TrainConfig:
@@ -57,10 +47,10 @@ def resolve(flags: Flags) -> TrainConfig:
     Raises:
         ValueError: if a setting is unknown, of the wrong type or out of range, or not that of the run to be resumed.
     """
-    layers = [preset_layer(flags.preset)] if flags.preset is not None else []
-    if flags.config is not None:
-        layers.append(Layer(read_config_file(flags.config), str(flags.config)))
-    layers.append(Layer(flags.settings))
+    values = {} if flags.config is None else read_config_file(flags.config)
+    preset = values.pop("preset", None) if flags.preset is None else flags.preset
+    layers = [] if preset is None else [preset_layer(str(preset))]
+    layers += [Layer(values, str(flags.config)), Layer(flags.settings)]
     config = combine(layers)
     if not config.resume:
         return config

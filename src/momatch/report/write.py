@@ -6,12 +6,13 @@ from pathlib import Path
 from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.evaluate import Evaluation, Outputs
+from momatch.evaluate import Evaluation, Outputs, evaluate_outputs
 from momatch.report.classes import classes_section, confusion_section
 from momatch.report.figures import figures_section, settings_section, versions_section
 from momatch.report.pictures import calibration_section, curves_section, embeddings_section
 from momatch.report.style import STYLE
 from momatch.report.words import headline, summary
+from momatch.run_evaluation import test_outputs
 from momatch.training.durable import replace_files
 from momatch.training.run import Run
 
@@ -31,6 +32,24 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+
+
+def report_run(run: Run) -> Path:
+    """Write the report of a finished run, with everything that its own test images tell.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: if the run is not finished, or its dataset or model cannot be used.
+        OSError: if the page cannot be written; the run itself is finished and whole.
+    """
+    found = test_outputs(run)
+    if found is None:
+        return write_report(run)
+    outputs, labels = found
+    evaluation = evaluate_outputs(run.classifier.head, outputs, labels)
+    return write_report(run, evaluation=evaluation, outputs=outputs, labels=labels)
 
 
 def write_report(

@@ -111,7 +111,7 @@ def load_newest(folder: Path) -> Checkpoint | None:
     if rejected:
         raise ValueError(
             f"{folder}: got {len(rejected)} checkpoints, expected one that is whole: {'; '.join(rejected)}. "
-            "To begin anew: momatch train --overwrite"
+            "The run cannot go on; start it again in another run_dir, or with overwrite in this one"
         )
     return None
 

@@ -50,8 +50,8 @@ def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Pat
     last = {name: float(value) for name, value in step.last_figures.items()}
     parts = ", ".join(f"{name} {value:.4g}" for name, value in last.items() if name.endswith(("loss", "norm")))
     raise DivergenceError(
-        f"loss or gradient were not finite in {in_a_row} steps in a row up to step {done} ({parts}), and the steps were "
-        f"skipped; lr {config.lr}, head_lr_factor {config.head_lr_factor}, precision {config.precision}, clip_norm "
+        f"loss, gradient or variances were not finite in {in_a_row} steps in a row up to step {done} ({parts}), and the steps "
+        f"were skipped; lr {config.lr}, head_lr_factor {config.head_lr_factor}, precision {config.precision}, clip_norm "
         f"{config.clip_norm}, moment_weight {config.moment_weight}. The last good checkpoint is {last_good(run_dir / FOLDER)}. "
         f"{_remedy(last, config)}"
     )
@@ -67,7 +67,9 @@ def _remedy(last: dict[str, float], config: TrainConfig) -> str:
         return f"Only {', '.join(bad)} is not finite: begin anew with a lower weight for it, or a lower lr"
     if config.precision != "float32":
         return "The losses are finite, their gradients are not: begin anew with precision float32"
-    return "The losses are finite, their gradients are not: begin anew with a lower lr and clip_norm 1"
+    if not math.isfinite(last["gradient_norm"]):
+        return "The losses are finite, their gradients are not: begin anew with a lower lr and clip_norm 1"
+    return "Losses and gradients are finite, but a step takes the head's variances out of range: begin anew with a lower lr"
 
 
 def run_result(
@@ -98,6 +100,7 @@ def run_result(
         "parameters": sum(parameter.numel() for parameter in training.step.classifier.parameters()),
         "seed": config.seed,
         "device": training.step.device.type,
+        "processes": training.step.processes.world_size,
         "threads": torch.get_num_threads(),
         "versions": {
             "momatch": __version__,

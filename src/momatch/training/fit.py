@@ -1,6 +1,5 @@
 """The training loop: from a config to a finished run directory."""
 
-import os
 import shlex
 import signal
 import time
@@ -54,42 +53,57 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
     config = config.resolved()
     assert config.run_dir is not None, "resolved"
     directory = RunDirectory(config.run_dir)
-    # Refused now rather than after minutes of loading.
-    if config.resume:
-        directory.check_resumed(config)
-        if directory.finished:
-            return Run.load(directory.path)
-    elif int(os.environ.get("RANK", "0")) == 0:
-        directory.check_new(config.overwrite)
     device = choose_device(config.device)
     if device.type == "cpu":
         keep_large_blocks()
-    with StopSignals() as signals, joined_processes(device.type) as processes, ExitStack() as stack:
+    with joined_processes(device.type) as processes, ExitStack() as stack:
+        # Refused now, by all processes alike, rather than after minutes of loading.
+        if config.resume:
+            directory.check_resumed(config)
+            if directory.finished:
+                return Run.load(directory.path)
+        else:
+            directory.check_new(config.overwrite)
+        processes.wait()
         if device.type == "cuda":
             device = torch.device("cuda", processes.local_rank)
             torch.cuda.set_device(device)
         stack.enter_context(torch.random.fork_rng([device.index] if device.type == "cuda" else []))
         training = build_training(config, device, processes, dataset)
-        with Recorder(config, processes, tracker) as recorder:
-            processes.wait()
-            history = _resume(config, training, recorder) if config.resume else History()
-            recorder.begin(training.stream.step, _introduction(config, training, processes))
-            _train(config, training, recorder=recorder, history=history, signals=signals, processes=processes)
-            if processes.is_main:
-                _finish(config, training, recorder, history)
-            processes.wait()
+        recorder = stack.enter_context(_open_recorder(config, processes, device, tracker))
+        signals = stack.enter_context(StopSignals())
+        history, remarks = _resume(training, recorder) if config.resume else (History(), [])
+        recorder.begin(training.stream.step, _introduction(config, training))
+        for remark in remarks:
+            recorder.say(remark)
+        _train(config, training, recorder=recorder, history=history, signals=signals)
+        if processes.is_main:
+            _finish(config, training, recorder, history)
+        processes.wait()
     return Run.load(recorder.path)
 
 
+def _open_recorder(
+    config: TrainConfig, processes: Processes, device: torch.device, tracker: Tracker | None
+) -> Recorder:
+    """The recorder; where the first process cannot make it, no other one goes on alone."""
+    recorder, failure = None, None
+    try:
+        recorder = Recorder(config, processes, tracker)
+    except (ValueError, OSError) as error:
+        failure = error
+    if processes.any(failure is not None, device) and failure is None:
+        failure = ValueError("the first process could not open the run directory")
+    if failure is not None:
+        raise failure
+    assert recorder is not None
+    return recorder
+
+
 def _train(
-    config: TrainConfig,
-    training: Training,
-    *,
-    recorder: Recorder,
-    history: History,
-    signals: StopSignals,
-    processes: Processes,
+    config: TrainConfig, training: Training, *, recorder: Recorder, history: History, signals: StopSignals
 ) -> None:
+    processes = training.step.processes
     images_a_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
     judging = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
     last_line, seconds_then = training.stream.step, history.seconds
@@ -111,8 +125,7 @@ def _train(
         if logging:
             # The one place where the host waits for the device.
             history.figures = interval_figures(training.step)
-        history.seconds = time.perf_counter() - clock
-        if logging:
+            history.seconds = time.perf_counter() - clock
             line = {"step": done, **history.figures, "lr": learning_rate(config, step)}
             if evaluating:
                 line["test_accuracy"] = history.test_accuracy
@@ -125,11 +138,14 @@ def _train(
         if processes.world_size > 1:
             stop = logging and processes.any(stop, training.step.device)
         if stop or done == config.steps or _due(config.checkpoint_interval, done):
+            history.seconds = time.perf_counter() - clock
             recorder.checkpoint(training, history)
         if stop and done < config.steps:
+            command = f"momatch train --resume --run-dir {shlex.quote(str(recorder.path))}"
+            if processes.world_size > 1:
+                command = f"torchrun --nproc-per-node {processes.world_size} -m {command}"
             raise Interrupted(
-                f"stopped at step {done} of {config.steps} and saved; "
-                f"go on with: momatch train --resume --run-dir {shlex.quote(str(recorder.path))}",
+                f"stopped at step {done} of {config.steps} and saved; go on with: {command}",
                 signals.received or signal.SIGTERM,
             )
 
@@ -152,17 +168,24 @@ def _evaluate(training: Training, history: History) -> None:
     history.best_test_accuracy = max(evaluation.accuracy, history.best_test_accuracy or 0.0)
 
 
-def _resume(config: TrainConfig, training: Training, recorder: Recorder) -> History:
+def _resume(training: Training, recorder: Recorder) -> tuple[History, list[str]]:
+    """Restore the newest checkpoint that is whole; returns what the loop knew and what the user should know."""
     checkpoint = load_newest(recorder.path / FOLDER)
     if checkpoint is None:
-        return History()
-    for reason in checkpoint.rejected:
-        recorder.say(f"checkpoint not used: {reason}")
-    return restore(training, checkpoint.tensors, checkpoint.facts)
+        return History(), []
+    remarks = [f"checkpoint not used: {reason}" for reason in checkpoint.rejected]
+    history = restore(training, checkpoint.tensors, checkpoint.facts)
+    before, now = checkpoint.facts["processes"], training.step.processes.world_size
+    if before != now:
+        remarks.append(
+            f"note: the run was trained by {before} process(es) so far and goes on with {now}; batch norm sees other parts of "
+            "the batch, so the result is not that of an undisturbed run"
+        )
+    return history, remarks
 
 
-def _introduction(config: TrainConfig, training: Training, processes: Processes) -> str:
-    data, begun = training.data, training.stream.step
+def _introduction(config: TrainConfig, training: Training) -> str:
+    data, begun, processes = training.data, training.stream.step, training.step.processes
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
     return (
         f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{training.dataset.name}: {len(data.labels)} labelled and "

@@ -16,8 +16,22 @@ LOSS_PARTS = {"supervised_loss": "sup", "unlabeled_loss": "unl", "constraint_los
 #: Speed and time left are those of so many updates: long enough for an evaluation in between not to show, short enough to
 #: forget a slow start.
 _WINDOW = 20
-#: Pieces of the line from this rank on are left out one by one; without one of a lower rank, the others have no room either.
-_OPTIONAL = 6
+#: Forms of the live line from wide to narrow, as separator and pieces. The first one that has room for its pieces at their
+#: longest is taken, so the width of the terminal decides what is shown, and not the values of the moment.
+_FORMS = (
+    ("  ", ("steps", "named_loss", "long_pseudo_labels", "test", "speed", "time")),
+    ("  ", ("steps", "named_loss", "pseudo_labels", "test", "speed", "time")),
+    ("  ", ("steps", "loss_and_parts", "pseudo_labels", "test", "speed", "time")),
+    (" ", ("short_steps", "loss_parts", "pseudo_labels", "test", "short_speed", "time")),
+    (" ", ("short_steps", "bare_parts", "pseudo_labels", "test", "short_speed", "time")),
+    (" ", ("short_steps", "loss", "pseudo_labels", "test", "time")),
+    (" ", ("short_steps", "loss", "test", "short_speed", "time")),
+    (" ", ("short_steps", "test", "time")),
+    (" ", ("short_steps", "time")),
+    (" ", ("short_steps",)),
+)
+#: A loss that is as long as one gets in the live line, and a share.
+_LONGEST_LOSS, _LONGEST_SHARE = 9.99, 1.0
 
 Metrics = Mapping[str, float | int | None]
 
@@ -25,14 +39,17 @@ Metrics = Mapping[str, float | int | None]
 class Progress:
     """Shows where a run is.
 
-    A line, here cut in two:
+    A plain line, here cut in two, and a live line of 80 columns, where the parts of the loss are in the same order:
 
         step 1200/5000  loss 0.412 = sup 0.210 + unl 0.180 + mom 0.022  81.2% of pseudo-labels used, 97.9% right
         test 96.4%  1043 img/s  5:42 left
 
-    A metric that is None or missing is left out, and so is an accuracy that is NaN; a loss that is NaN is shown. The last known
-    test accuracy stays. A live line leaves out what the width of the terminal has no room for. Speed and time left come
-    from steps done in this process, so they are right after a resume. A stream that nobody reads any more does not end the run.
+        1200/5000 loss 0.21+0.18+0.02 81% used 98% right test 96.4% 1.0k/s 5:42 left
+
+    In a plain line a metric that is None or missing is left out, and so is an accuracy that is NaN; a loss that is NaN is shown.
+    In a live line the width of the terminal decides which pieces there are, and "-" stands for what is not known yet. The last
+    known test accuracy stays. Speed and time left come from steps done in this process, so they are right after a resume. A
+    stream that nobody reads any more does not end the run.
 
     Args:
         total_steps: where the run ends.
@@ -51,6 +68,8 @@ class Progress:
         self._total = total_steps
         self._stream = sys.stderr if stream is None else stream
         self._test_accuracy: float | None = None
+        # Parts of the loss up to the last one that was ever there: without their names, their places tell them apart.
+        self._num_parts = 0
         # (time, step, images in all) of the last updates.
         self._history = deque([(time.monotonic(), start_step, 0)], maxlen=_WINDOW + 1)
         self._begin = time.monotonic()
@@ -82,16 +101,17 @@ class Progress:
         self._history.append((time.monotonic(), step, self._history[-1][2] + images))
         accuracy = _known(metrics.get("test_accuracy"))
         self._test_accuracy = self._test_accuracy if accuracy is None else accuracy
-        pieces = _pieces(step, self._total, metrics, self._test_accuracy) + self._pace(step)
         if self._bar is None:
-            self.message("".join(text for _, text in pieces))
+            self.message("  ".join([*_plain_pieces(step, self._total, metrics, self._test_accuracy), *self._pace(step)]))
             return
-        self._bar.set_description_str(_fit(pieces, _width(self._stream)), refresh=False)
+        self._bar.set_description_str(self._live_line(step, metrics), refresh=False)
         self._bar.n = step
         self._bar.refresh()
 
     def message(self, text: str) -> None:
-        """Write a line of its own, above the live line where there is one."""
+        """Write a line of its own, above the live line where there is one; below it once the last step is done."""
+        if self._bar is not None and self._bar.n >= self._total:
+            self.close()
         try:
             if self._bar is None:
                 self._stream.write(text + "\n")
@@ -99,67 +119,125 @@ class Progress:
             else:
                 tqdm.write(text, file=self._stream)
         except (OSError, ValueError):
-            # The reader is gone (a closed pipe, terminal or file). The log of the run holds the same.
+            # The reader is gone (a closed pipe, terminal or file). Nothing is lost: the recorder writes messages to the log of
+            # the run as well, and figures to metrics.jsonl.
             return
 
     def close(self) -> None:
         """End the live line; what it said last stays."""
         if self._bar is not None:
             self._bar.close()
+            self._bar = None
 
-    def _pace(self, step: int) -> list[tuple[int, str]]:
-        """Speed and time left, from the updates remembered."""
-        (then, first, images), (now, last, images_now) = self._history[0], self._history[-1]
-        seconds, steps = now - then, last - first
-        if seconds <= 0 or steps <= 0:
-            return []
-        speed = (images_now - images) / seconds
-        pieces = [(7, f"  {speed:.0f} img/s" if speed >= 10 else f"  {speed:.1f} img/s")] if speed else []
-        if step >= self._total:
-            return [*pieces, (1, f"  took {_duration(now - self._begin)}")]
-        return [*pieces, (1, f"  {_duration((self._total - step) * seconds / steps)} left")]
+    def _live_line(self, step: int, metrics: Metrics) -> str:
+        """The line in the widest form that the terminal has room for."""
+        parts = [metrics.get(key) for key in LOSS_PARTS]
+        self._num_parts = max([self._num_parts, *(i + 1 for i, value in enumerate(parts) if value)])
+        parts = parts[: self._num_parts]
+        shares = [_known(metrics.get("utilisation")), _known(metrics.get("pseudo_label_accuracy"))]
+        speed, seconds = self._speed(), self._seconds(step)
+        word = "took" if step >= self._total else "left"
+        pieces = _live_pieces((step, self._total), metrics.get("loss"), parts, shares, self._test_accuracy, speed)
+        pieces["time"] = f"took {_short_duration(seconds)}" if word == "took" else f"{_short_duration(seconds)} left"
+        longest = _live_pieces(
+            (self._total, self._total), _LONGEST_LOSS, [_LONGEST_LOSS] * len(parts), [_LONGEST_SHARE] * 2, 0.999, 9900
+        )
+        longest["time"] = "59:59 left"
+        if "utilisation" not in metrics:
+            # No unlabelled images are trained on, from the first step to the last.
+            pieces |= {"pseudo_labels": "", "long_pseudo_labels": ""}
+        width = _width(self._stream)
+        line = ""
+        for separator, names in _FORMS:
+            line = separator.join(pieces[name] for name in names if pieces[name])
+            if width is None or len(separator.join(longest[name] for name in names)) <= width:
+                break
+        skipped = f"  {metrics.get('skipped_steps') or 0:.0f} steps skipped"
+        if metrics.get("skipped_steps") and (width is None or len(line + skipped) <= width):
+            line += skipped
+        return line[:width]
+
+    def _pace(self, step: int) -> list[str]:
+        """Speed and time left, in full."""
+        speed, seconds = self._speed(), self._seconds(step)
+        pieces = [f"{speed:.0f} img/s" if speed >= 10 else f"{speed:.1f} img/s"] if speed else []
+        if seconds is not None:
+            pieces.append(f"took {_duration(seconds)}" if step >= self._total else f"{_duration(seconds)} left")
+        return pieces
+
+    def _speed(self) -> float | None:
+        """Images a second, from the updates remembered."""
+        (then, _, images), (now, _, images_now) = self._history[0], self._history[-1]
+        return (images_now - images) / (now - then) if now > then else None
+
+    def _seconds(self, step: int) -> float | None:
+        """Seconds that are left, or at the end that it took."""
+        (then, first, _), (now, last, _) = self._history[0], self._history[-1]
+        if now <= then or last <= first:
+            return None
+        return now - self._begin if step >= self._total else (self._total - step) * (now - then) / (last - first)
 
 
-def _pieces(step: int, total: int, metrics: Metrics, test_accuracy: float | None) -> list[tuple[int, str]]:
-    """The line in pieces from left to right, each with a rank: where room is short, the low ranks come first."""
-    pieces = [(9, "step "), (0, f"{step}/{total}")]
+def _live_pieces(
+    steps: tuple[int, int],
+    loss: float | None,
+    parts: Sequence[float | None],
+    shares: Sequence[float | None],
+    test_accuracy: float | None,
+    speed: float | None,
+) -> dict[str, str]:
+    """Pieces of the live line, each of a length with a bound."""
+    numbers = [_short_number(value) for value in parts]
+    names = list(LOSS_PARTS.values())
+    sign = "+" if _add_up(parts, loss) else ","
+    total, bare = f"loss {_short_number(loss)}", sign.join(numbers)
+    named = sign.join(f"{name} {number}" for name, number in zip(names, numbers, strict=False))
+    equals = " = " if sign == "+" else ": "
+    used, right = ("-" if share is None else f"{share:.0%}" for share in shares)
+    short_speed = "-" if speed is None else _short_count(speed)
+    return {
+        "steps": f"{steps[0]}/{steps[1]}",
+        "short_steps": "/".join(map(_short_count, steps)),
+        "loss": total,
+        "named_loss": total + equals + named if named else total,
+        "loss_and_parts": total + equals + bare if bare else total,
+        "loss_parts": f"loss {bare}" if bare else total,
+        "bare_parts": bare or total,
+        "long_pseudo_labels": f"{used} of pseudo-labels used, {right} right",
+        "pseudo_labels": f"{used} used {right} right",
+        "test": "test -" if test_accuracy is None else f"test {100 * test_accuracy:.3g}%",
+        "speed": f"{short_speed} img/s",
+        "short_speed": f"{short_speed}/s",
+    }
+
+
+def _plain_pieces(step: int, total: int, metrics: Metrics, test_accuracy: float | None) -> list[str]:
+    """Pieces of a plain line: all that is known, in full."""
+    pieces = [f"step {step}/{total}"]
     loss = metrics.get("loss")
     if loss is not None:
-        pieces += [(3, f"  loss {_number(loss)}"), (6, _loss_parts(loss, metrics))]
+        pieces.append(f"loss {_number(loss)}{_plain_parts(loss, metrics)}")
     used, right = _known(metrics.get("utilisation")), _known(metrics.get("pseudo_label_accuracy"))
     if used is not None:
-        pieces += [(4, f"  {used:.1%}"), (8, " of pseudo-labels"), (4, " used")]
-        if right is not None:
-            pieces.append((4, f", {right:.1%} right"))
+        pieces.append(f"{used:.1%} of pseudo-labels used" + ("" if right is None else f", {right:.1%} right"))
     if test_accuracy is not None:
-        pieces.append((2, f"  test {test_accuracy:.1%}"))
+        pieces.append(f"test {test_accuracy:.1%}")
     if metrics.get("skipped_steps"):
-        pieces.append((5, f"  {metrics['skipped_steps']:.0f} steps skipped"))
+        pieces.append(f"{metrics['skipped_steps']:.0f} steps skipped")
     return pieces
 
 
-def _loss_parts(loss: float, metrics: Metrics) -> str:
+def _plain_parts(loss: float, metrics: Metrics) -> str:
     """The parts that are there and not 0; that they add up is said only where they do."""
     parts = {name: value for key, name in LOSS_PARTS.items() if (value := metrics.get(key))}
     if not parts:
         return ""
     words = [f"{name} {_number(value)}" for name, value in parts.items()]
-    adds_up = math.isclose(sum(parts.values()), loss, rel_tol=1e-3, abs_tol=1e-3)
-    return " = " + " + ".join(words) if adds_up else f" ({', '.join(words)})"
+    return " = " + " + ".join(words) if _add_up(list(parts.values()), loss) else f" ({', '.join(words)})"
 
 
-def _fit(pieces: list[tuple[int, str]], width: int | None) -> str:
-    """Join the pieces that `width` columns have room for."""
-    kept: set[int] = set()
-    line = ""
-    for rank in sorted({rank for rank, _ in pieces}):
-        longer = "".join(text for other, text in pieces if other in kept or other == rank)
-        if width is None or len(longer) <= width:
-            kept.add(rank)
-            line = longer
-        elif rank < _OPTIONAL:
-            break
-    return line
+def _add_up(parts: Sequence[float | None], loss: float | None) -> bool:
+    return loss is not None and math.isclose(sum(part or 0.0 for part in parts), loss, rel_tol=1e-3, abs_tol=1e-3)
 
 
 def _width(stream: TextIO | TextIOBase) -> int | None:

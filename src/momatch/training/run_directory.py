@@ -229,11 +229,11 @@ class RunDirectory:
         if self.finished:
             raise ValueError(
                 f"{self.path}: there is a finished run, which is not overwritten unasked; "
-                f"choose another run_dir, or delete it and begin anew with: momatch train --overwrite {again}"
+                "choose another run_dir, or give overwrite (--overwrite added to the same command) to delete it and begin anew"
             )
         raise ValueError(
             f"{self.path}: there is an unfinished run; go on with: momatch train --resume {again}, "
-            f"or delete it and begin anew with: momatch train --overwrite {again}"
+            "or give overwrite (--overwrite added to the same command) to delete it and begin anew"
         )
 
     def check_resumed(self, config: TrainConfig) -> None:

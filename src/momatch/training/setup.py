@@ -1,7 +1,9 @@
 """From a config to everything that a step needs: data, views, classifier, objective, optimiser."""
 
 import copy
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,6 +30,9 @@ from momatch.training.optim import build_optimizer
 from momatch.training.processes import Processes
 from momatch.training.step import StepOptions, TrainStep
 
+#: About so many images of each set enter the digest of the data.
+DIGEST_SAMPLES = 1000
+
 
 @dataclass(frozen=True)
 class Training:
@@ -46,6 +51,17 @@ class Training:
     stream: BatchStream
     step: TrainStep
     facts: ModelFacts
+
+    @cached_property
+    def data_digest(self) -> str:
+        """Tells whether data are those that a run was started with: classes, labels, and a share of the images."""
+        digest = hashlib.sha256(repr((self.dataset.class_names, self.data.labels.tolist())).encode())
+        digest.update(self.data.truth.labels.numpy().tobytes())
+        for images in (self.data.labeled_images, self.data.unlabeled_images):
+            rows = torch.arange(0, len(images), max(1, len(images) // DIGEST_SAMPLES))
+            for chunk in images.select(rows).chunks():
+                digest.update(chunk.contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     @property
     def test(self) -> Split | None:
@@ -88,6 +104,11 @@ def build_training(
             progress=config.progress,
         )
     data = _split(config, dataset)
+    if len(data.unlabeled_images) == 0 and config.policy != "supervised":
+        raise ValueError(
+            f"labeled_in_pool: got False and a label for every image, so the pool is empty, expected images for policy "
+            f"{config.policy!r}; leave labeled_in_pool on, or take policy 'supervised'"
+        )
     facts = _facts(config, dataset, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM ask for an end: the loop finishes its step, saves and stops. A second one stops at once."""
 
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
@@ -43,6 +44,7 @@ class StopSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         self._restore()
+        print("\nstopping after this step; once more to stop at once, without saving", file=sys.stderr, flush=True)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

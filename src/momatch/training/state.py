@@ -35,7 +35,13 @@ def collect(training: Training, history: History) -> tuple[dict[str, Tensor], di
     for name, module in _modules(training).items():
         tensors |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
     tensors["metrics"] = step.metrics
-    facts = {"stream": training.stream.state_dict(), "history": asdict(history), "scaler": step.scaler.state_dict()}
+    facts = {
+        "stream": training.stream.state_dict(),
+        "history": asdict(history),
+        "scaler": step.scaler.state_dict(),
+        "data": training.data_digest,
+        "processes": step.processes.world_size,
+    }
     return tensors, facts
 
 
@@ -46,6 +52,11 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
         ValueError: if the state is of another model or other data.
     """
     step = training.step
+    if facts["data"] != training.data_digest:
+        raise ValueError(
+            f"{training.dataset.name}: got other images, labels or classes than the run was started with, expected the same; "
+            "put them back, or start a new run"
+        )
     for name, module in _modules(training).items():
         prefix = f"{name}."
         part = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.classifier import Classifier
 from momatch.data.batches import Batch
+from momatch.heads import AAGMM, MAX_LOG_VARIANCE
 from momatch.training.ema import AveragedModel
 from momatch.training.guard import Guard
 from momatch.training.objective import Embeddings, Losses, Objective
@@ -178,6 +179,7 @@ class TrainStep:
         if self.options.clip_norm > 0:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self.options.clip_norm, norm)
         self.optimizer.step()
+        good = good & self._is_usable()
         self._guard.restore_unless(good)
         if self.scaler.is_enabled():
             self.scaler.update()
@@ -185,6 +187,13 @@ class TrainStep:
         names = ["loss", *losses.parts, *losses.sums]
         self.last_figures = {**dict(zip(names, figures.unbind(), strict=True)), "gradient_norm": norm}
         self._count(good)
+
+    def _is_usable(self) -> Bool[Tensor, ""]:
+        """Whether the head's variances are still numbers that float32 can compute with, and that a model can be loaded with."""
+        head = self.classifier.head
+        if not isinstance(head, AAGMM):
+            return torch.ones((), dtype=torch.bool, device=self.device)
+        return (head.log_variances.abs() < MAX_LOG_VARIANCE).all()
 
     def _count(self, good: Tensor) -> None:
         zero = torch.zeros((), device=self.device)
