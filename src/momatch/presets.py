@@ -44,8 +44,8 @@ _CPU: dict[str, Any] = {"eval_interval": 500, "checkpoint_interval": 250}
 #: Name -> the settings that differ from the defaults.
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {},
-    "mnist-cpu": _CPU | {"dataset": "mnist", "backbone": "cnn-tiny", "steps": 2000},
-    "fashion-cpu": _CPU | {"dataset": "fashion-mnist", "backbone": "cnn-tiny", "steps": 2000},
+    "mnist-cpu": _CPU | {"dataset": "mnist", "backbone": "cnn-tiny", "steps": 1500},
+    "fashion-cpu": _CPU | {"dataset": "fashion-mnist", "backbone": "cnn-tiny", "steps": 1500},
     "cifar10-cpu": _CPU | {"dataset": "cifar10", "backbone": "wrn-10-1", "steps": 20_000, "ema_decay": 0.999},
     "paper-cifar10": _PROTOCOL | {"dataset": "cifar10", "backbone": "wrn-28-2"},
     "paper-stl10": _PROTOCOL | {"dataset": "stl10", "backbone": "wrn-37-2"},

@@ -138,6 +138,16 @@ def test_command(run, tmp_path, capsys):
     assert sorted(child.name for child in tmp_path.iterdir() if child.is_file()) == ["figures.json"]
 
 
+def test_a_write_that_fails_leaves_nothing_behind(run, tmp_path, capsys, monkeypatch):
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("momatch.commands.evaluate.os.replace", full)
+    assert main(["evaluate", str(run.directory), "--json", str(tmp_path / "figures.json")]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert [child for child in tmp_path.iterdir() if child.is_file()] == []
+
+
 def test_tables():
     lines = list(tables(FIGURES))
     assert lines[0] == "runs/x on pets: 12 test images"
@@ -180,10 +190,11 @@ def test_many_classes_show_the_worst():
     [
         (["nowhere"], "nowhere: there is no such directory"),
         (["RUN", "--json", "no/such/folder/a.json"], "--json: got no/such/folder/a.json"),
+        (["RUN", "--json", "/"], "--json: got /, expected a file, not a directory"),
         (["RUN", "--dataset", "mnits"], "did you mean 'mnist'"),
         (["RUN", "--outliers", "mnits"], "did you mean 'mnist'"),
         (["RUN", "--batch-size", "0"], "batch_size"),
-        (["RUN", "--image-size", "8"], "no meaning"),
+        (["RUN", "--image-size", "0"], "size: got 0"),
     ],
 )
 def test_bad_input_is_a_message_and_an_exit_code(arguments, message, run, capsys):

@@ -150,7 +150,7 @@ def test_links_in_circles_end(folder, options):
 
 def test_mixed_sizes_need_size(folder, save_image, options):
     save_image(folder / "dog/9.png", size=(10, 12))
-    expected = r"mixed sizes: dog/9\.png: got 10x12 pixels, expected 8x8 like cat/0\.png\. Pass size"
+    expected = r"mixed sizes: dog/9\.png: got 10x12 pixels, expected 8x8 like cat/0\.png\. Give a size .*--image-size N"
     with pytest.raises(DataError, match=expected):
         load_folder("pets", folder, options)
     dataset, _ = load_folder("pets", folder, replace(options, size=6))

@@ -243,7 +243,10 @@ def test_damaged_checkpoint_is_passed_over(whole, tmp_path):
     assert "not used" in (folder / "run.log").read_text()
 
 
-@pytest.mark.parametrize(("head", "lr", "order"), [("aagmm", 1e30, 0), ("aagmm", 1e6, 1), ("aagmm", 30.0, 1), ("kmeans", 1e6, 2)])
+WILD = [("aagmm", 1e30, 0), ("aagmm", 1e6, 1), ("aagmm", 30.0, 1), ("kmeans", 1e6, 2)]
+
+
+@pytest.mark.parametrize(("head", "lr", "order"), WILD)
 def test_diverged_run_stops_with_a_diagnosis(head, lr, order, tmp_path):
     wild = {"head": head, "lr": lr, "moment_order": order, "clip_norm": 0.0, "max_skipped_steps": 4, "steps": 40}
     with pytest.raises(

@@ -183,7 +183,7 @@ def test_the_standard_error_is_the_default(capsys):
     assert capsys.readouterr().err == "hello\n"
 
 
-@pytest.mark.parametrize("columns", [40, 80, 100, 120, 200])
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 110, 140])
 def test_a_terminal_has_one_line_that_fits(terminal, clock, columns):
     one = terminal(columns)
     progress = Progress(5000, stream=one.stream)
@@ -199,10 +199,83 @@ def test_a_terminal_has_one_line_that_fits(terminal, clock, columns):
     assert "1980/5000" in shown[0]
     assert "2:31 left" in shown[0]
     assert "test 96.4%" in shown[0]
-    assert ("81.2% used, 97.9% right" in shown[0]) == (columns in (80, 120))
-    assert ("sup 0.210 + unl 0.180" in shown[0]) == (columns > 100)
-    assert ("2400 img/s" in shown[0]) == (columns > 80)
-    assert ("of pseudo-labels" in shown[0]) == (columns in (100, 200))
+    assert ("81% used 98% right" in shown[0]) == (80 <= columns < 140)
+    assert ("81% of pseudo-labels used, 98% right" in shown[0]) == (columns >= 140)
+    assert ("0.21+0.18+0.02" in shown[0]) == (columns in (80, 100))
+    assert ("sup 0.21+unl 0.18+mom 0.02" in shown[0]) == (columns >= 110)
+    assert ("2.4k/s" in shown[0]) == (columns in (60, 80))
+    assert ("2.4k img/s" in shown[0]) == (columns >= 100)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 140])
+@pytest.mark.parametrize("total", [1200, 20000, 2**20])
+@pytest.mark.parametrize("fairness", [0.0, 0.31])
+def test_values_that_come_do_not_change_what_the_line_is_about(terminal, clock, columns, total, fairness):
+    one = terminal(columns)
+    progress = Progress(total, stream=one.stream)
+    shown = []
+    for step, more in (
+        (1, {"pseudo_label_accuracy": None}),
+        (20, {"test_accuracy": 0.97}),
+        (40, {"loss": 1234.5, "unlabeled_loss": 98765.4}),
+        (60, {"test_accuracy": 1.0, "utilisation": 1.0, "pseudo_label_accuracy": 1.0}),
+        (total - 1, {"loss": None, "supervised_loss": None, "unlabeled_loss": None, "constraint_loss": None}),
+    ):
+        clock(9)
+        progress.update(step, METRICS | {"loss": 0.412 + fairness, "fairness_loss": fairness} | more, images=72900)
+        shown.append(screen(one.raw())[-1])
+    progress.close()
+    assert max(map(len, shown)) < columns
+    assert len({re.sub(r"[^a-z]+", " ", re.sub(r"\d[\d.]*(e\d|[kMhmd])?", "", line)).strip() for line in shown}) == 1
+    if columns >= 80:
+        assert all(re.search(r"used.* right.* test .*/s.* left", line) for line in shown)
+        assert all(len(re.findall(r"[\d.]+(?=[+])", line)) >= 2 for line in shown[:2])
+
+
+def test_places_tell_the_parts_of_the_loss_apart(terminal, clock):
+    one = terminal(80)
+    progress = Progress(50, stream=one.stream)
+    clock(1)
+    progress.update(1, {"loss": 0.5, "supervised_loss": 0.2, "unlabeled_loss": 0.0, "constraint_loss": 0.3}, images=1)
+    assert screen(one.raw())[-1].startswith("1/50 loss 0.20+0+0.30 test - 1.0/s")
+    progress.update(2, {"loss": 0.5, "supervised_loss": 0.5, "unlabeled_loss": 0.5, "skipped_steps": 3}, images=1)
+    assert screen(one.raw())[-1].startswith("2/50 loss 0.50,0.50,- test - ")
+    assert screen(one.raw())[-1] == ""
+    progress.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(59, "0:59"), (3599, "59:59"), (3725, "1h02m"), (40000, "11h"), (2**20, "12d")]
+)
+def test_time_left_is_short(terminal, clock, seconds, text):
+    one = terminal(80)
+    progress = Progress(2, stream=one.stream)
+    clock(seconds)
+    progress.update(1, METRICS | {"skipped_steps": 3}, images=2 * 10**7 * seconds)
+    line = screen(one.raw())[-1]
+    assert line.endswith(f" 20M/s {text} left")
+    progress.close()
+
+
+def test_skipped_steps_stand_at_the_end_where_there_is_room(terminal, clock):
+    one = terminal(140)
+    progress = Progress(50, stream=one.stream)
+    clock(1)
+    progress.update(1, METRICS | {"skipped_steps": 3}, images=1)
+    assert screen(one.raw())[-1].endswith("0:49 left  3 steps skipped")
+    progress.close()
+
+
+def test_what_is_said_after_the_last_step_stands_below_the_line(terminal, clock):
+    one = terminal(80)
+    progress = Progress(50, stream=one.stream)
+    clock(1)
+    progress.update(50, METRICS, images=10)
+    progress.message("finished")
+    progress.close()
+    line, *rest = screen(one.raw())
+    assert line.startswith("50/50 loss 0.21+0.18+0.02 81% used 98% right")
+    assert rest == ["finished", ""]
 
 
 def test_a_terminal_that_does_not_tell_its_size_is_taken_for_80_columns(terminal, clock):
@@ -212,7 +285,7 @@ def test_a_terminal_that_does_not_tell_its_size_is_taken_for_80_columns(terminal
     progress.update(50, METRICS, images=1)
     progress.close()
     (line, rest) = screen(one.raw())
-    assert "50/50  loss 0.412" in line
+    assert line.startswith("50/50 loss 0.21+0.18+0.02")
     assert rest == ""
     assert 40 < len(line) < 80
 
@@ -225,7 +298,7 @@ def test_a_terminal_that_gets_narrow_is_followed(terminal, clock):
     fcntl.ioctl(one.stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 12, 0, 0))
     before = len(one.raw())
     progress.update(2, METRICS, images=1)
-    assert before > 100
+    assert before > 90
     assert one.raw().split("\r")[1].rstrip() == "2/50"
     progress.close()
 
@@ -242,7 +315,7 @@ def test_messages_stand_above_the_live_line(terminal, clock):
     progress.close()
     shown = screen(one.raw())
     assert shown[0] == "step 10: checkpoint saved"
-    assert shown[1].startswith("50/50  loss 0.412")
+    assert shown[1].startswith("50/50  loss 0.41 = 0.21+0.18+0.02")
     assert shown[1].endswith("took 0:02")
     assert shown[2:] == [""]
 

@@ -45,8 +45,9 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch evaluate``; returns the exit code."""
     arguments = tyro.cli(Arguments, prog="momatch evaluate", args=list(argv))
     # Known before the work, not after it.
-    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
-        raise ValueError(f"--json: got {arguments.json}, expected a file in a directory that exists")
+    path = arguments.json
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ValueError(f"--json: got {path}, expected a file, not a directory, in a directory that exists")
     from momatch.run_evaluation import evaluate_run
     from momatch.training.run import Run
 
@@ -65,13 +66,17 @@ def main(argv: Sequence[str]) -> int:
         print(f"momatch evaluate: warning: {warning.message}", file=sys.stderr)
     for line in tables(figures):
         print(line)
-    if arguments.json is not None:
-        _write(arguments.json, figures)
-        print(f"\nall figures: {arguments.json}")
+    if path is not None:
+        _write(path, figures)
+        print(f"\nall figures: {path}")
     return 0
 
 
 def _write(path: Path, figures: dict[str, Any]) -> None:
     part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -181,7 +181,8 @@ class DecodePool:
         if "wrong_size" in record:
             raise DataError(
                 f"mixed sizes: {self.name(record['wrong_size'])}: {record['reason']} like {self.name(self.model)}. "
-                "Pass size (--size) to resize the shorter side of each image and crop its centre to a square"
+                "Give a size to bring them all to one, by resizing the shorter side and cropping the centre to a square: "
+                "momatch data --size N, momatch train --image-size N"
             )
 
     def _check_limit(self, failures: list[Skipped]) -> None:

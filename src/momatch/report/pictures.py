@@ -74,7 +74,7 @@ def embeddings_section(
 ) -> str:
     """Test embeddings in two dimensions."""
     if outputs is None:
-        return missing("The outputs for test images were not given, so there is no map of embeddings.")
+        return missing("There were no test images, so there is no map of embeddings.")
     finite = outputs.z.isfinite().all(1).nonzero().flatten()
     if len(finite) == 0:
         return missing("No embedding is finite, so there is no map of them.")

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import TextIOBase
 from typing import TextIO
 
@@ -21,7 +21,7 @@ _WINDOW = 20
 _FORMS = (
     ("  ", ("steps", "named_loss", "long_pseudo_labels", "test", "speed", "time")),
     ("  ", ("steps", "named_loss", "pseudo_labels", "test", "speed", "time")),
-    ("  ", ("steps", "loss_and_parts", "pseudo_labels", "test", "speed", "time")),
+    ("  ", ("short_steps", "loss_and_parts", "pseudo_labels", "test", "speed", "time")),
     (" ", ("short_steps", "loss_parts", "pseudo_labels", "test", "short_speed", "time")),
     (" ", ("short_steps", "bare_parts", "pseudo_labels", "test", "short_speed", "time")),
     (" ", ("short_steps", "loss", "pseudo_labels", "test", "time")),
@@ -30,9 +30,6 @@ _FORMS = (
     (" ", ("short_steps", "time")),
     (" ", ("short_steps",)),
 )
-#: A loss that is as long as one gets in the live line, and a share.
-_LONGEST_LOSS, _LONGEST_SHARE = 9.99, 1.0
-
 Metrics = Mapping[str, float | int | None]
 
 
@@ -46,8 +43,8 @@ class Progress:
 
         1200/5000 loss 0.21+0.18+0.02 81% used 98% right test 96.4% 1.0k/s 5:42 left
 
-    In a plain line a metric that is None or missing is left out, and so is an accuracy that is NaN; a loss that is NaN is shown.
-    In a live line the width of the terminal decides which pieces there are, and "-" stands for what is not known yet. The last
+    In a plain line a metric that is None or missing is left out, and so is an accuracy that is NaN; a loss of NaN is shown. In
+    a live line the width of the terminal decides which pieces there are, and "-" stands for what is not known yet. The last
     known test accuracy stays. Speed and time left come from steps done in this process, so they are right after a resume. A
     stream that nobody reads any more does not end the run.
 
@@ -102,7 +99,9 @@ class Progress:
         accuracy = _known(metrics.get("test_accuracy"))
         self._test_accuracy = self._test_accuracy if accuracy is None else accuracy
         if self._bar is None:
-            self.message("  ".join([*_plain_pieces(step, self._total, metrics, self._test_accuracy), *self._pace(step)]))
+            self.message(
+                "  ".join([*_plain_pieces(step, self._total, metrics, self._test_accuracy), *self._pace(step)])
+            )
             return
         self._bar.set_description_str(self._live_line(step, metrics), refresh=False)
         self._bar.n = step
@@ -134,18 +133,18 @@ class Progress:
         parts = [metrics.get(key) for key in LOSS_PARTS]
         self._num_parts = max([self._num_parts, *(i + 1 for i, value in enumerate(parts) if value)])
         parts = parts[: self._num_parts]
+        over = step >= self._total
         shares = [_known(metrics.get("utilisation")), _known(metrics.get("pseudo_label_accuracy"))]
-        speed, seconds = self._speed(), self._seconds(step)
-        word = "took" if step >= self._total else "left"
-        pieces = _live_pieces((step, self._total), metrics.get("loss"), parts, shares, self._test_accuracy, speed)
-        pieces["time"] = f"took {_short_duration(seconds)}" if word == "took" else f"{_short_duration(seconds)} left"
-        longest = _live_pieces(
-            (self._total, self._total), _LONGEST_LOSS, [_LONGEST_LOSS] * len(parts), [_LONGEST_SHARE] * 2, 0.999, 9900
-        )
-        longest["time"] = "59:59 left"
+        time_left = f"{'took ' * over}{_short_duration(self._seconds(step))}{' left' * (not over)}"
+        pieces = _live_pieces(metrics.get("loss"), parts, shares, self._test_accuracy, self._speed())
+        pieces |= {"steps": f"{step}/{self._total}", "short_steps": f"{_short_count(step)}/{_short_count(self._total)}"}
+        pieces["time"] = time_left
         if "utilisation" not in metrics:
             # No unlabelled images are trained on, from the first step to the last.
             pieces |= {"pseudo_labels": "", "long_pseudo_labels": ""}
+        longest = _live_pieces(9.99, [9.99] * len(parts), [1.0, 1.0], 0.99, 9900.0)
+        longest |= {"steps": f"{self._total}/{self._total}", "time": "59:59 left"}
+        longest["short_steps"] = f"{min(self._total, 9999)}/{_short_count(self._total)}"
         width = _width(self._stream)
         line = ""
         for separator, names in _FORMS:
@@ -179,25 +178,22 @@ class Progress:
 
 
 def _live_pieces(
-    steps: tuple[int, int],
-    loss: float | None,
-    parts: Sequence[float | None],
+    loss: float | int | None,
+    parts: Sequence[float | int | None],
     shares: Sequence[float | None],
     test_accuracy: float | None,
     speed: float | None,
 ) -> dict[str, str]:
     """Pieces of the live line, each of a length with a bound."""
     numbers = [_short_number(value) for value in parts]
-    names = list(LOSS_PARTS.values())
     sign = "+" if _add_up(parts, loss) else ","
     total, bare = f"loss {_short_number(loss)}", sign.join(numbers)
-    named = sign.join(f"{name} {number}" for name, number in zip(names, numbers, strict=False))
+    named = sign.join(f"{name} {number}" for name, number in zip(LOSS_PARTS.values(), numbers, strict=False))
     equals = " = " if sign == "+" else ": "
     used, right = ("-" if share is None else f"{share:.0%}" for share in shares)
-    short_speed = "-" if speed is None else _short_count(speed)
+    images = "-" if speed is None else _thousands(speed)
+    test = "-" if test_accuracy is None else "100%" if test_accuracy > 0.9995 else f"{test_accuracy:.1%}"
     return {
-        "steps": f"{steps[0]}/{steps[1]}",
-        "short_steps": "/".join(map(_short_count, steps)),
         "loss": total,
         "named_loss": total + equals + named if named else total,
         "loss_and_parts": total + equals + bare if bare else total,
@@ -205,9 +201,9 @@ def _live_pieces(
         "bare_parts": bare or total,
         "long_pseudo_labels": f"{used} of pseudo-labels used, {right} right",
         "pseudo_labels": f"{used} used {right} right",
-        "test": "test -" if test_accuracy is None else f"test {100 * test_accuracy:.3g}%",
-        "speed": f"{short_speed} img/s",
-        "short_speed": f"{short_speed}/s",
+        "test": f"test {test}",
+        "speed": f"{images} img/s",
+        "short_speed": f"{images}/s",
     }
 
 
@@ -236,7 +232,7 @@ def _plain_parts(loss: float, metrics: Metrics) -> str:
     return " = " + " + ".join(words) if _add_up(list(parts.values()), loss) else f" ({', '.join(words)})"
 
 
-def _add_up(parts: Sequence[float | None], loss: float | None) -> bool:
+def _add_up(parts: Sequence[float | int | None], loss: float | int | None) -> bool:
     return loss is not None and math.isclose(sum(part or 0.0 for part in parts), loss, rel_tol=1e-3, abs_tol=1e-3)
 
 
@@ -263,3 +259,36 @@ def _duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours % 24} h"
     return f"{hours}:{minutes % 60:02}:{int(seconds) % 60:02}" if hours else f"{minutes}:{int(seconds) % 60:02}"
+
+
+def _short_number(value: float | int | None) -> str:
+    """Four characters at most, unless it is negative."""
+    if value is None:
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    if abs(value) < 9999.5:
+        return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+    return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def _thousands(value: float) -> str:
+    """Four characters at most."""
+    size, unit = next(
+        ((size, unit) for size, unit in ((1, ""), (1e3, "k"), (1e6, "M")) if value < 999.5 * size), (1e9, "G")
+    )
+    return f"{value / size:.{1 if value < 9.95 * size else 0}f}{unit}"
+
+
+def _short_count(steps: int) -> str:
+    return str(steps) if steps < 10000 else _thousands(float(steps))
+
+
+def _short_duration(seconds: float | None) -> str:
+    """Five characters at most."""
+    if seconds is None:
+        return "-"
+    minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
+    if hours >= 10:
+        return f"{hours}h" if hours < 48 else f"{days}d"
+    return f"{hours}h{minutes % 60:02}m" if hours else f"{minutes}:{int(seconds) % 60:02}"
