@@ -126,10 +126,9 @@ class TrainStep:
         weak = self.weak(batch.unlabeled_images, offset=offset, **draws)
         strong = self.strong(batch.unlabeled_images, offset=offset, **draws)
         columns = (labeled, batch.labels, weak, strong, batch.unlabeled_indices)
-        return [
-            _Views(*part)
-            for part in zip(*(column.tensor_split(self.options.accumulate) for column in columns), strict=True)
-        ]
+        # Every N-th sample: so the parts are the same ones, however many processes share the batch.
+        count = self.options.accumulate
+        return [_Views(*(column[part::count] for column in columns)) for part in range(count)]
 
     def _backward(self, views: "_Views", progress: float) -> Losses:
         z = self._embed(views)
@@ -165,7 +164,8 @@ class TrainStep:
         # One context a pass: casts of the weights that a pass without gradient has cached must not serve one with gradient.
         with self._autocast():
             # While the pixels are bytes, bringing them in order moves a quarter of the memory.
-            return self.classifier.embed(images.contiguous(memory_format=layout)).float()
+            z = self.classifier.embed(images.contiguous(memory_format=layout))
+        return z.to(torch.promote_types(z.dtype, torch.float32))
 
     @torch.no_grad()
     def _update(self, losses: Losses) -> None:
