@@ -3,12 +3,11 @@
     python benchmarks/step.py
     python benchmarks/step.py --usb PYTHON USB_STEP.py
 
-The first takes about two minutes, the second six, on two idle cores. USB_STEP.py prints a JSON object with the images/s of
-USB's FlexMatch step (`images_per_s`); PYTHON is the interpreter of an environment that has semilearn.
+Each takes about two minutes on two idle cores. USB_STEP.py builds USB's algorithm on the CPU (see usb_turns.py); PYTHON is the
+interpreter of an environment that has semilearn.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from momatch.training.allocator import keep_large_blocks
 from momatch.training.setup import build_training
 
 THREADS = 2
+WARMUP = 2
 LABELED, UNLABELED = 8, 56
 IMAGES = LABELED + 2 * UNLABELED
 BASE = {
@@ -46,7 +46,7 @@ STEPS = {
 }
 #: The algorithm, network and optimiser that USB's step has.
 USB_SETTINGS = {"head": "linear", "embedding_dim": 0, "backbone_variant": "published", "clip_norm": 0.0}
-#: Side -> settings; measured in turns in one fresh process.
+#: Side -> settings; each a process of its own.
 SIDES = {
     "joint": USB_SETTINGS,
     "split": {**USB_SETTINGS, "forward": "split"},
@@ -154,48 +154,83 @@ def share(rounds):
     return rows, breakdown(*steps["AAGMM 8-D, order 1"], rounds)
 
 
-def print_sides(names, steps):
-    """Images/s of each of the named sides, as JSON on the standard output."""
-    data = dataset()
-    calls = {name: whole(SIDES[name], data)[1] for name in names}
-    seconds = medians(calls, repeats=steps, warmup=2, at_most=120.0)
-    print(json.dumps({name: IMAGES / taken for name, taken in seconds.items()}))
+def serve(side):
+    """One step of ours for each line on standard input; answers with the seconds it took."""
+    _, call = whole(SIDES[side], dataset())
+    print(torch.__version__, flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        call()
+        print(time.perf_counter() - start, flush=True)
 
 
-def run(command, cwd):
-    """The JSON object that `command` prints last. It gets the allocator as the system has it."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{command[0]} failed with code {done.returncode}:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+class Contender:
+    """A process that takes a step when asked to, and sleeps otherwise. It gets the allocator as the system has it."""
+
+    def __init__(self, command):
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+        self.folder = tempfile.TemporaryDirectory()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen(command, cwd=self.folder.name, env=kept, **pipes)
+        self.version = self._answer()
+
+    def _answer(self):
+        answer = self.process.stdout.readline().strip()
+        if not answer:
+            sys.exit(f"{self.process.args[1]} ended with code {self.process.wait()}")
+        return answer
+
+    def step(self):
+        """Seconds of one step."""
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        return float(self._answer())
+
+    def close(self):
+        """End the process."""
+        self.process.stdin.close()
+        self.process.wait()
+        self.folder.cleanup()
 
 
-def against_usb(python, script, rounds, steps):
-    """Rows of images/s, ours and USB's in alternating processes: while one runs, nothing else does."""
-    usb_command = [python, script, "--batch", str(LABELED), "--uratio", str(UNLABELED // LABELED)]
-    usb_command += ["--steps", str(steps), "--warmup", "2", "--threads", str(THREADS), "--workers", "none"]
-    own_command = [sys.executable, os.path.abspath(__file__), "--steps", str(steps), "--side"]
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds):
-            one = run([*own_command, *SIDES], None)
-            usb = run(usb_command, folder)
-            one["joint, allocator as the system has it"] = run([*own_command, "joint", "--leave-allocator"], None)[
-                "joint"
-            ]
-            found.append({**one, "USB": usb["images_per_s"]})
-            print({name: round(value, 1) for name, value in found[-1].items()}, flush=True)
+def against_usb(python, script, rounds):
+    """Rows of images/s: all contenders take turns step by step, so that a slow moment of the machine hits all alike."""
+    own = [sys.executable, os.path.abspath(__file__), "--serve"]
+    usb = [
+        python,
+        str(Path(__file__).with_name("usb_turns.py")),
+        script,
+        str(LABELED),
+        str(UNLABELED // LABELED),
+        str(THREADS),
+    ]
+    commands = {"USB": usb, **{side: [*own, side] for side in SIDES}}
+    commands["joint, allocator as the system has it"] = [*own, "joint", "--leave-allocator"]
+    contenders = {name: Contender(command) for name, command in commands.items()}
+    seconds = {name: [] for name in contenders}
+    for turn in range(WARMUP + rounds):
+        for name, contender in contenders.items():
+            # The threads of the one before must have gone to sleep.
+            time.sleep(0.3)
+            taken = contender.step()
+            if turn >= WARMUP:
+                seconds[name].append(taken)
+        print({name: round(IMAGES / values[-1], 1) for name, values in seconds.items() if values}, flush=True)
+    for contender in contenders.values():
+        contender.close()
+    ratios = {
+        name: sorted(u / own for u, own in zip(seconds["USB"], values, strict=True)) for name, values in seconds.items()
+    }
     rows = [
         {
             "step": name,
-            "images/s (median)": round(statistics.median(row[name] for row in found), 1),
-            "times USB (median)": round(statistics.median(row[name] / row["USB"] for row in found), 2),
-            "times USB (each round)": ", ".join(f"{row[name] / row['USB']:.2f}" for row in found),
+            "images/s (median)": round(IMAGES / statistics.median(values), 1),
+            "times USB (median of turns)": round(statistics.median(ratios[name]), 2),
+            "middle half of the turns": f"{ratios[name][rounds // 4]:.2f} to {ratios[name][-1 - rounds // 4]:.2f}",
         }
-        for name in found[0]
+        for name, values in seconds.items()
     ]
-    return rows, usb["torch"]
+    return rows, contenders["USB"].version
 
 
 def record_share(rounds):
@@ -209,16 +244,16 @@ def record_share(rounds):
     write_result("step", rows, notes, parts_ms=parts, seeds=[0])
 
 
-def record_usb(python, script, rounds, steps):
+def record_usb(python, script, rounds):
     # The recorded command names no place of this machine.
     place = sys.argv.index("--usb") + 1
     sys.argv[place : place + 2] = ["PYTHON", Path(script).name]
-    rows, version = against_usb(os.path.abspath(python), os.path.abspath(script), rounds, steps)
+    rows, version = against_usb(os.path.abspath(python), os.path.abspath(script), rounds)
     notes = (
         f"FlexMatch, WRN-28-2 as USB has it, linear head (but where named), 8 + 56 + 56 images, {THREADS} threads, torch "
-        f"{version} for USB; medians of {steps} steps a turn, {rounds} turns, each in a fresh process and alone. Ours counts "
-        "batch and augmentation, USB's gets its batches as ready tensors. Split is another algorithm: the weak view takes no "
-        "gradient and has batch statistics of its own."
+        f"{version} for USB. Each contender is a process of its own; they take turns step by step, {rounds} turns after "
+        f"{WARMUP} of warm-up, and one computes at a time. Ours counts batch and augmentation, USB's gets its batch as ready "
+        "tensors. Split is another algorithm: the weak view takes no gradient and has batch statistics of its own."
     )
     write_result("step_usb", rows, notes, seeds=[0])
 
@@ -227,21 +262,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of each kind in turns")
     parser.add_argument("--usb", nargs=2, metavar=("PYTHON", "USB_STEP.py"), help="compare with USB's step as well")
-    parser.add_argument("--usb-rounds", type=int, default=3, help="how often both sides take turns")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of each side and turn")
-    parser.add_argument("--side", nargs="+", choices=SIDES, help="(one turn of ours, prints JSON)")
-    parser.add_argument("--leave-allocator", action="store_true", help="(with --side) without keep_large_blocks")
+    parser.add_argument("--usb-rounds", type=int, default=12, help="turns of each contender")
+    parser.add_argument("--serve", choices=SIDES, help="(one contender of ours)")
+    parser.add_argument("--leave-allocator", action="store_true", help="(with --serve) without keep_large_blocks")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
     if not arguments.leave_allocator:
         keep_large_blocks()
-    if arguments.side:
-        print_sides(arguments.side, arguments.steps)
-        return
-    if arguments.usb:
-        record_usb(*arguments.usb, arguments.usb_rounds, arguments.steps)
-    record_share(arguments.rounds)
+    if arguments.serve:
+        serve(arguments.serve)
+    elif arguments.usb:
+        record_usb(*arguments.usb, arguments.usb_rounds)
+    else:
+        record_share(arguments.rounds)
 
 
 if __name__ == "__main__":
