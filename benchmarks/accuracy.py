@@ -89,12 +89,15 @@ def main():
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="fewer or more than the preset's")
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path, default=Path("out/accuracy"))
     parser.add_argument("--name", help="name of the recorded result (default: accuracy-PRESET)")
     parser.add_argument("--notes", default="")
     arguments = parser.parse_args()
     rows = {row: settings for row, settings in ROWS.items() if any(row.startswith(name) for name in arguments.rows)}
+    if arguments.steps is not None:
+        rows = {row: {**settings, "steps": arguments.steps} for row, settings in rows.items()}
     found = {row: {} for row in rows}
     # Seeds outside: a first column of all rows is there early.
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:

@@ -50,6 +50,7 @@ USB_SETTINGS = {"head": "linear", "embedding_dim": 0, "backbone_variant": "publi
 SIDES = {
     "joint": USB_SETTINGS,
     "split": {**USB_SETTINGS, "forward": "split"},
+    "joint, compiled": {**USB_SETTINGS, "compile": True},
     "AAGMM 8-D, order 1, joint": {"backbone_variant": "published"},
 }
 
