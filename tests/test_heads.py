@@ -354,7 +354,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(bad):
     model = nn.Sequential(nn.Linear(2, 4), AAGMM(4, 3))
     state = {name: value.clone() for name, value in model.state_dict().items()}
     state["1.log_variances"][0, 0] = bad
-    with pytest.raises(ValueError, match=r"1\.log_variances: got 1 of 12 non-finite values"):
+    with pytest.raises(ValueError, match=r"1\.log_variances: got 1 of 12 values in the checkpoint that are not finite"):
         model.load_state_dict(state)
 
 

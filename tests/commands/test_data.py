@@ -78,7 +78,7 @@ def test_many_classes_make_a_sheet_of_bounded_height(tmp_path, capsys):
         (["nowhere"], "neither a known dataset"),
         (["mnits"], "did you mean 'mnist'"),
         (["mnist", "--no-download"], "download is off"),
-        (["digits", "--size", "8"], "no meaning"),
+        (["digits", "--strict"], "no meaning"),
         (["digits", "--contact-sheet", "a.txt"], "ends in .png"),
     ],
 )

@@ -78,5 +78,5 @@ def test_known_datasets_can_be_resized():
     assert torch.equal(own.test.labels, larger.test.labels)
     # Averaged back, the picture is the same.
     back = torch.nn.functional.avg_pool2d(larger.test.images.float(), 2)
-    assert float((back - own.test.images).abs().mean()) < 12
+    assert float((back - own.test.images).abs().mean()) < 25
     assert torch.equal(load_dataset("digits", size=8).test.images, own.test.images)

@@ -229,7 +229,7 @@ def test_a_diverged_head_is_named(tmp_path):
     with torch.no_grad():
         classifier.head.centers[0] = torch.nan
     save_model(tmp_path, classifier, FACTS)
-    with pytest.raises(ValueError, match="centers: got 5 of 15 non-finite values"):
+    with pytest.raises(ValueError, match="centers: got 5 of 15 values in the checkpoint that are not finite"):
         load_model(tmp_path)
 
 
