@@ -142,7 +142,7 @@ def test_a_write_that_fails_leaves_nothing_behind(run, tmp_path, capsys, monkeyp
     def full(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("momatch.commands.evaluate.os.replace", full)
+    monkeypatch.setattr("momatch.training.durable.os.replace", full)
     assert main(["evaluate", str(run.directory), "--json", str(tmp_path / "figures.json")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert [child for child in tmp_path.iterdir() if child.is_file()] == []

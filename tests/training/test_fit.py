@@ -123,6 +123,10 @@ def test_same_seed_gives_the_same_run_and_another_seed_another(whole, tmp_path):
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_largest_seed_trains(tmp_path):
+    assert fit(config(tmp_path / "run", seed=2**63 - 1, steps=2)).result["seed"] == 2**63 - 1
+
+
 class StopAt:
     """A tracker that raises a signal, or an error, when a step is logged."""
 

@@ -1,17 +1,16 @@
 """``momatch evaluate``: figures about a trained classifier, as tables and as JSON."""
 
-import json
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from momatch.commands.evaluate_tables import tables
+from momatch.training.durable import json_bytes, replace_files
 
 
 @dataclass(frozen=True)
@@ -67,16 +66,6 @@ def main(argv: Sequence[str]) -> int:
     for line in tables(figures):
         print(line)
     if path is not None:
-        _write(path, figures)
+        replace_files({path: json_bytes(figures)})
         print(f"\nall figures: {path}")
     return 0
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

@@ -103,9 +103,7 @@ class TrainStep:
             progress: how much of the training is done, 0 to 1.
         """
         # Whatever else draws at random in the network (dropout) repeats after a resume.
-        torch.manual_seed(
-            (self.options.seed * 1_000_003 + batch.step) * self.processes.world_size + self.processes.rank
-        )
+        torch.manual_seed(self._draw_seed(batch.step))
         set_learning_rate(self.optimizer, lr)
         self._guard.save()
         self.classifier.train()
