@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import Any
 
-import momatch
+from momatch._version import __version__
 
 PACKAGES = ("torch", "numpy")
 
@@ -30,13 +30,13 @@ def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> di
     return {
         "command": shlex.join(_without_place(argument) for argument in arguments),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit(Path(momatch.__file__).parent),
+        "commit": commit(Path(__file__).parents[1]),
         "cpu": _cpu(),
         "cores": _cores(),
         "system": f"{platform.system()} {platform.machine()}".strip(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
-        "momatch": momatch.__version__,
+        "momatch": __version__,
         "workers": workers,
         "threads": threads,
     }

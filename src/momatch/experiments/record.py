@@ -85,8 +85,8 @@ def read_record(path: Path) -> Record:
         )
     if content.get("version") != VERSION:
         raise ValueError(
-            f"{path}: got version {content.get('version')!r}, expected {VERSION}; it was written by another momatch, so read it "
-            "with that one or run the sweep again"
+            f"{path}: got version {content.get('version')!r}, expected {VERSION}; another momatch wrote it, so read it with "
+            "that one or run the sweep again"
         )
     values = {key: value for key, value in content.items() if key not in ("format", "version")}
     try:
