@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from momatch.experiments.record import Outcome
+from momatch.experiments.record import Outcome, Record
 
 #: The group of all figures of outlier detection.
 AUROC = "auroc"
@@ -139,3 +139,10 @@ def figures_named(name: str, outcomes: Iterable[Outcome] = ()) -> tuple[Figure, 
     close = difflib.get_close_matches(name, [*FIGURES, AUROC], n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join([*FIGURES, AUROC])}"
     raise ValueError(f"figures: got the unknown figure {name!r}; {hint}")
+
+
+def by_seed(record: Record, row: str, column: str, figure: Figure) -> dict[int, float]:
+    """Seed -> the figure, of the runs of one cell that have it."""
+    outcomes = (outcome for outcome in record.outcomes if (outcome.row, outcome.column) == (row, column))
+    values = {outcome.seed: figure.read(outcome) for outcome in outcomes}
+    return {seed: value for seed, value in values.items() if value is not None}
