@@ -107,8 +107,8 @@ def _opening(records: Records) -> str:
     presets = f"{len(records)} {'preset' if len(records) == 1 else 'presets'}"
     return (
         f"What {len(names):,} training runs of {presets} say about the claims of the paper{ending}. The paper trained Wide "
-        "ResNets for 2^20 steps on GPUs; these runs are of the scale that each table states. So a claim that is confirmed here is "
-        "confirmed at that scale, and one that is not may still hold at the paper's. The page is made from the records by "
+        "ResNets for 2^20 steps on GPUs; these runs are of the scale that each table states. So a claim that is confirmed here "
+        "is confirmed at that scale, and one that is not may still hold at the paper's. The page is made from the records by "
         "`momatch sweep --results`."
     )
 
@@ -148,8 +148,8 @@ def _reading() -> str:
             "pairs decide nothing.",
             "Intervals speak of other seeds, not of other test images: all seeds are tested on the same ones. Of 500 test "
             "images at 97 % accuracy the choice alone has a standard error of 0.8 points, of 10,000 at 85 % one of 0.4.",
-            "The rules of claims 4, 5 and 6 were written before their sweeps were run, but after a first trial on digits; those "
-            "of 1, 2 and 3 when runs on digits were known already, so that other presets are their test.",
+            "The rules of claims 4, 5 and 6 were written before their sweeps were run, but after a first trial on digits; "
+            "those of 1, 2 and 3 when runs on digits were known already, so that other presets are their test.",
             "The many other intervals in the tables are not corrected for their number: of twenty differences that are truly "
             "nought, one is bold by chance on average.",
         )
