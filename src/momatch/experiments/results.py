@@ -119,8 +119,15 @@ def _summary(records: Records) -> Table:
         for preset, grids in records.items():
             verdict = claim.verdict(grids)
             state = Entry(verdict.state, is_strong=verdict.state == "confirmed")
-            lines.append(Line(f"{claim.number}. {claim.statement}", (Entry(preset), state, Entry(verdict.summary))))
+            name = _named(preset, grids.get(claim.grid))
+            lines.append(Line(f"{claim.number}. {claim.statement}", (Entry(name), state, Entry(verdict.summary))))
     return Table("Each claim by preset", (), "claim", ("preset", "verdict", "evidence in one line"), tuple(lines))
+
+
+def _named(preset: str, record: Record | None) -> str:
+    """The preset, and what the command line changed about it."""
+    overrides = record.overrides if record is not None else {}
+    return preset + (" with " if overrides else "") + ", ".join(f"{key} = {value}" for key, value in overrides.items())
 
 
 def _evidence(claim: Claim, records: Records) -> Iterator[str]:
@@ -128,7 +135,7 @@ def _evidence(claim: Claim, records: Records) -> Iterator[str]:
     yield f"The paper: {escape_markdown(claim.paper)}\n\nConfirmed if: {escape_markdown(claim.rule)}"
     for preset, grids in records.items():
         verdict = claim.verdict(grids)
-        title = f"**{escape_markdown(preset)}: {verdict.state}.**"
+        title = f"**{escape_markdown(_named(preset, grids.get(claim.grid)))}: {verdict.state}.**"
         if not verdict.evidence:
             yield f"{title} {escape_markdown(verdict.summary)}."
         else:

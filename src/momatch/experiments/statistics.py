@@ -91,16 +91,15 @@ def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]
 def paired_ratio(values: Mapping[int, float], baseline: Mapping[int, float]) -> Estimate | None:
     """The geometric mean of value / baseline over the seeds that both have, its interval taken of the logarithms.
 
-    Args:
-        values: seed -> value, positive.
-        baseline: seed -> value, positive.
+    None if they share none, or a value is not positive and has no logarithm.
 
-    Raises:
-        ValueError: if a value is not positive.
+    Args:
+        values: seed -> value.
+        baseline: seed -> value.
     """
     seeds = sorted(values.keys() & baseline.keys())
     if any(of[seed] <= 0 for seed in seeds for of in (values, baseline)):
-        raise ValueError("paired_ratio: got a value that is not positive, expected positive ones: it has no logarithm")
+        return None
     logs = estimate([math.log(values[seed] / baseline[seed]) for seed in seeds])
     if logs is None:
         return None

@@ -5,7 +5,7 @@ intervals in the tables, which nobody asked for in advance, are another matter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from momatch.experiments.figures import Figure, by_seed
@@ -74,7 +74,13 @@ class Claim:
         """The verdict by the records of one preset, by name of grid."""
         if self.grid not in records:
             return Verdict("not testable: not run", f"momatch sweep {self.grid} was not run", ())
-        return self.judge(records[self.grid])
+        record = records[self.grid]
+        failed = sum(outcome.error is not None for outcome in record.outcomes)
+        verdict = self.judge(record)
+        if not failed:
+            return verdict
+        left = f"{failed} of {len(record.outcomes)} runs of this sweep failed; the numbers are of the others."
+        return replace(verdict, evidence=(*verdict.evidence, left))
 
 
 def conclude(checks: Sequence[Check], *, beside: Sequence[str] = ()) -> Verdict:
