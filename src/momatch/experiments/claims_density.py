@@ -66,7 +66,9 @@ def _against_linear(record: Record, origin: str, state: str, score: str, linear_
     check = check_above(found, subject, decimals=3)
     if found is None or check.holds is None:
         return check
-    winner = "the mixture wins" if found.is_above(0) else "the linear layer wins" if found.is_below(0) else "no winner"
+    winner = (
+        "the mixture wins" if found.is_above(0.0) else "the linear layer wins" if found.is_below(0.0) else "no winner"
+    )
     return Check(check.holds, f"{check.sentence.rstrip('.')}: {winner}.")
 
 

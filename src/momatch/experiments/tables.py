@@ -189,7 +189,7 @@ def _difference(record: Record, place: _Place | None, baseline: tuple[str, str])
     found = paired_difference(_values(record, place), by_seed(record, *baseline, place.figure))
     if found is None:
         return Entry("no pair")
-    return Entry(estimate_text(found, place.figure.decimals), is_strong=found.is_above(0) or found.is_below(0))
+    return Entry(estimate_text(found, place.figure.decimals), is_strong=found.is_above(0.0) or found.is_below(0.0))
 
 
 def _values(record: Record, place: _Place) -> dict[int, float]:
