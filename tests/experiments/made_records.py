@@ -78,9 +78,9 @@ def density(aurocs, *, origins=("held-out classes", "fashion-mnist"), seeds=(0, 
     for number, cell in enumerate(load_grid("density").cells):
         linear = cell.row.startswith("Linear")
         for place, seed in enumerate(seeds):
-            shift = noise * NOISE[(place + number) % 5]
             states = {}
-            for state in ("as_trained", "refitted"):
+            for turn, state in enumerate(("as_trained", "refitted")):
+                shift = noise * NOISE[(place + number + turn) % 5]
                 scores = [score for score in SCORES if not linear or score in ("density", "confidence")]
                 states[state] = {
                     score: {"auroc": aurocs.get((cell.row, cell.column, state, score), 0.6) + shift, "fpr95": 0.5}
