@@ -116,7 +116,7 @@ def distances(aagmm=(6.0, 1.0, 2.0), kmeans=(8.0, 1.2, 2.2), offsets=(2.0, 0.7, 
 def test_shrinks():
     verdict = judged("2", distances())
     assert verdict.state == CONFIRMED
-    assert "Of 4 checks 4 hold." in verdict.summary
+    assert "Checks that hold: 4 of 4." in verdict.summary
     # The mean of a chi distribution of 8 degrees of freedom.
     assert any("a mean distance of 2.74" in line for line in verdict.evidence)
 
@@ -125,7 +125,7 @@ def test_shrinks():
 def test_one_head_that_does_not_shrink_is_enough(which):
     verdict = judged("2", distances(**{which: (2.0, 1.0, 4.0)}))
     assert verdict.state == NOT
-    assert "Of 4 checks 3 hold." in verdict.summary
+    assert "Checks that hold: 3 of 4." in verdict.summary
 
 
 def test_degenerate():
@@ -202,7 +202,7 @@ def aurocs(without, constrained, *, confidence=0.8, energy=0.8, refitted=0.95):
 def test_density_means_something():
     good = judged("6a", density(aurocs(0.05, 0.93)))
     assert good.state == CONFIRMED
-    assert "Of 8 checks 8 hold." in good.summary
+    assert "Checks that hold: 8 of 8." in good.summary
     # Better than without, but still worse than chance.
     assert judged("6a", density(aurocs(0.05, 0.4))).state == NOT
     # Above chance, but not by the constraint's doing.
@@ -229,10 +229,17 @@ def test_refit():
     assert judged("6c", density(aurocs(0.96, 0.96, refitted=0.95))).state == NOT
 
 
-def test_only_the_origins_that_there_are():
-    verdict = judged("6a", density(aurocs(0.05, 0.93), origins=("held-out classes",)))
-    assert verdict.state == CONFIRMED
-    assert "Of 4 checks" in verdict.summary
+@pytest.mark.parametrize("number", ["6a", "6b", "6c"])
+@pytest.mark.parametrize("origin", ["held-out classes", "fashion-mnist"])
+def test_both_kinds_of_outliers_are_needed(number, origin):
+    verdict = judged(number, density(aurocs(0.05, 0.93), origins=(origin,)))
+    assert verdict.state == OPEN
+    assert "No run was evaluated against" in verdict.summary
+    worse = judged(number, density(aurocs(0.4, 0.3, refitted=0.2), origins=(origin,)))
+    assert worse.state == NOT
+
+
+def test_runs_that_were_not_evaluated_leave_it_open():
     outcomes = tuple(replace(outcome, evaluation=None) for outcome in density({}).outcomes)
     assert judged("6a", make_record("density", outcomes)).state == OPEN
 
@@ -266,7 +273,7 @@ def test_conclusion_is_as_strong_as_its_weakest_check():
     assert conclude([yes, yes]).state == CONFIRMED
     assert conclude([yes, unknown]).state == OPEN
     assert conclude([yes, unknown, no]).state == NOT
-    assert conclude([yes, unknown, no]).summary == "no. Of 3 checks 1 hold."
+    assert conclude([yes, unknown, no]).summary == "no. Checks that hold: 1 of 3."
     assert conclude([yes]).summary == "yes."
 
 

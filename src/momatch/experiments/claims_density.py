@@ -1,6 +1,6 @@
 """The central promise: that the constraint makes p(x) mean something; and whether it beats what a linear layer has anyway."""
 
-from momatch.experiments.figures import SCORES, STATES, Figure, auroc_figure, by_seed, origins
+from momatch.experiments.figures import HELD_OUT, SCORES, STATES, Figure, auroc_figure, by_seed, origins
 from momatch.experiments.record import Record
 from momatch.experiments.statistics import paired_difference
 from momatch.experiments.verdict import (
@@ -25,7 +25,16 @@ MEANINGFUL = ("density", "nearest")
 #: The linear layer's scores, by what they are called there.
 LINEAR_SCORES = {"confidence": "confidence", "density": "energy"}
 
-_NOT_EVALUATED = (Check(None, "No run was evaluated against outliers."),)
+
+def _absent(record: Record) -> list[Check]:
+    """A check for each kind of outliers that no run was evaluated against, which cannot be told."""
+    there = origins(record.outcomes)
+    kinds = {HELD_OUT: HELD_OUT in there, "another dataset": any(origin != HELD_OUT for origin in there)}
+    return [Check(None, f"No run was evaluated against {kind}.") for kind, is_there in kinds.items() if not is_there]
+
+
+def _places(record: Record) -> list[Place]:
+    return list(dict.fromkeys((outcome.row, outcome.column) for outcome in record.outcomes))
 
 
 def _above_chance(record: Record, figure: Figure, place: Place) -> Check:
@@ -49,10 +58,10 @@ def _means_something(record: Record) -> Verdict:
             figure = auroc_figure(origin, "as_trained", score)
             checks += [_gain(record, figure, WITH, WITHOUT), _above_chance(record, figure, WITH)]
         density = auroc_figure(origin, "as_trained", "density")
-        rows = dict.fromkeys((outcome.row, outcome.column) for outcome in record.outcomes)
-        texts = "; ".join(f"{named(place)} {cell_text(record, density, place)}" for place in rows)
+        places = [place for place in _places(record) if not place[0].startswith("Linear")]
+        texts = "; ".join(f"{named(place)} {cell_text(record, density, place)}" for place in places)
         beside.append(f"{density.title}: {texts}.")
-    return conclude(checks or _NOT_EVALUATED, beside=beside)
+    return conclude([*checks, *_absent(record)], beside=beside)
 
 
 def _against_linear(record: Record, origin: str, state: str, score: str, linear_score: str) -> Check:
@@ -79,13 +88,13 @@ def _beats_linear(record: Record) -> Verdict:
         for state, ours in (("as_trained", "nearest"), ("refitted", "density"), ("refitted", "nearest")):
             beside += [_against_linear(record, origin, state, ours, score).sentence for score in LINEAR_SCORES]
         beside += _best(record, origin)
-    return conclude(checks or _NOT_EVALUATED, beside=beside)
+    return conclude([*checks, *_absent(record)], beside=beside)
 
 
 def _best(record: Record, origin: str) -> list[str]:
     """The highest mean AUROC of all cells, scores and states, for what a choice afterwards is worth."""
     found = []
-    for place in dict.fromkeys((outcome.row, outcome.column) for outcome in record.outcomes):
+    for place in _places(record):
         for state in STATES:
             for score in SCORES:
                 figure = auroc_figure(origin, state, score)
@@ -107,7 +116,7 @@ def _refit_repairs(record: Record) -> Verdict:
         subject = f"AUROC of density, {origin}, {named(WITHOUT)}: refitted minus as trained"
         checks += [check_above(found, subject, decimals=3), _above_chance(record, refitted, WITHOUT)]
         beside.append(_gain(record, refitted, WITH, WITHOUT).sentence)
-    return conclude(checks or _NOT_EVALUATED, beside=beside)
+    return conclude([*checks, *_absent(record)], beside=beside)
 
 
 MEANS_SOMETHING = Claim(

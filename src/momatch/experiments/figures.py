@@ -106,7 +106,7 @@ def auroc_figure(origin: str, state: str, score: str) -> Figure:
     """
     return Figure(
         name=f"{AUROC}:{origin}:{STATES[state]}:{score}",
-        title=f"AUROC of {SCORES[score]}, {STATES[state]}, {origin}",
+        title=f"AUROC of {SCORES[score].partition(' (')[0]}, {STATES[state]}, {origin}",
         unit="",
         keys=("evaluation", origin, state, score, "auroc"),
         factor=1.0,

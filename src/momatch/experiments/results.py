@@ -3,7 +3,7 @@
 The same records give the same page, byte for byte: nothing on it comes from anywhere else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from momatch.experiments.claims import CLAIMS
@@ -12,7 +12,7 @@ from momatch.experiments.record import Record, read_record
 from momatch.experiments.statistics import t_quantile
 from momatch.experiments.table_text import Entry, Line, Table, escape_markdown, markdown
 from momatch.experiments.tables import markdown_page
-from momatch.experiments.verdict import FEWEST_PAIRS, Claim
+from momatch.experiments.verdict import FEWEST_PAIRS, Claim, Verdict
 from momatch.presets import PRESETS
 from momatch.training.durable import replace_files
 
@@ -21,6 +21,8 @@ MARKER = "<!-- made by momatch sweep --results from the records of sweeps; edit 
 
 #: Preset -> name of a grid -> its record.
 Records = Mapping[str, Mapping[str, Record]]
+#: Preset, with what was changed about it, and the verdict by its records.
+_Verdicts = Sequence[tuple[str, Verdict]]
 
 
 def write_results(out_dir: Path, path: Path) -> Path:
@@ -80,8 +82,13 @@ def _place(name: str, known: list[str] | tuple[str, ...]) -> int:
 
 def results_page(records: Records) -> str:
     """The page as Markdown."""
-    blocks = [MARKER, "# Results", _opening(records), "## The claims", markdown(_summary(records)).rstrip("\n")]
-    blocks += ["## The evidence", *(block for claim in CLAIMS for block in _evidence(claim, records))]
+    verdicts = [
+        [(_named(preset, grids.get(claim.grid)), claim.verdict(grids)) for preset, grids in records.items()]
+        for claim in CLAIMS
+    ]
+    judged = list(zip(CLAIMS, verdicts, strict=True))
+    blocks = [MARKER, "# Results", _opening(records), "## The claims", markdown(_summary(judged)).rstrip("\n")]
+    blocks += ["## The evidence", *(block for claim, by_preset in judged for block in _evidence(claim, by_preset))]
     blocks += ["## How to read the numbers", _reading()]
     for preset, grids in records.items():
         blocks.append(f"## Tables of {escape_markdown(preset)}")
@@ -113,13 +120,11 @@ def _opening(records: Records) -> str:
     )
 
 
-def _summary(records: Records) -> Table:
+def _summary(judged: Sequence[tuple[Claim, _Verdicts]]) -> Table:
     lines = []
-    for claim in CLAIMS:
-        for preset, grids in records.items():
-            verdict = claim.verdict(grids)
+    for claim, verdicts in judged:
+        for name, verdict in verdicts:
             state = Entry(verdict.state, is_strong=verdict.state == "confirmed")
-            name = _named(preset, grids.get(claim.grid))
             lines.append(Line(f"{claim.number}. {claim.statement}", (Entry(name), state, Entry(verdict.summary))))
     return Table("Each claim by preset", (), "claim", ("preset", "verdict", "evidence in one line"), tuple(lines))
 
@@ -130,12 +135,11 @@ def _named(preset: str, record: Record | None) -> str:
     return preset + (" with " if overrides else "") + ", ".join(f"{key} = {value}" for key, value in overrides.items())
 
 
-def _evidence(claim: Claim, records: Records) -> Iterator[str]:
+def _evidence(claim: Claim, verdicts: _Verdicts) -> Iterator[str]:
     yield f"### {claim.number}. {escape_markdown(claim.statement)}"
     yield f"The paper: {escape_markdown(claim.paper)}\n\nConfirmed if: {escape_markdown(claim.rule)}"
-    for preset, grids in records.items():
-        verdict = claim.verdict(grids)
-        title = f"**{escape_markdown(_named(preset, grids.get(claim.grid)))}: {verdict.state}.**"
+    for name, verdict in verdicts:
+        title = f"**{escape_markdown(name)}: {verdict.state}.**"
         if not verdict.evidence:
             yield f"{title} {escape_markdown(verdict.summary)}."
         else:

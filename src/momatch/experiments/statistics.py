@@ -5,7 +5,6 @@ seed by seed. The interval of its mean is Student's: mean ± t(0.975, n - 1) s /
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,7 +58,9 @@ def summary(values: Sequence[float]) -> Summary | None:
     """Mean, standard deviation and number of the values; None if there is no value."""
     if not values:
         return None
-    return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+    n, mean = len(values), math.fsum(values) / len(values)
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else None
+    return Summary(mean, std, n)
 
 
 def estimate(values: Sequence[float], *, size: float = 0.0) -> Estimate | None:

@@ -78,8 +78,7 @@ def latex_page(grid: Grid, record: Record) -> str:
     comments = [f"{grid.title}. Needs \\usepackage{{booktabs}}.", *made_lines(record)]
     blocks = ["\n".join(f"% {' '.join(line.split())}" for line in comments)]
     blocks += [latex(table).rstrip("\n") for table in build_tables(grid, record)]
-    if missing := gaps(grid, record):
-        blocks.append(r" \\".join(f"{escape_latex(line)}\n" for line in missing).rstrip("\n"))
+    blocks += [escape_latex(line) for line in gaps(grid, record)]
     return "\n\n".join(blocks) + "\n"
 
 

@@ -99,8 +99,7 @@ def conclude(checks: Sequence[Check], *, beside: Sequence[str] = ()) -> Verdict:
         state = "not testable at this scale"
     first = (failing or unknown or list(checks))[0].sentence
     if len(checks) > 1:
-        holding = sum(check.holds is True for check in checks)
-        first += f" Of {len(checks)} checks {holding} hold."
+        first += f" Checks that hold: {sum(check.holds is True for check in checks)} of {len(checks)}."
     return Verdict(state, first, (*(check.sentence for check in checks), *beside))
 
 
