@@ -5,6 +5,7 @@ grid asks for all of them with ``auroc``: which origins there are is known once 
 """
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -50,11 +51,13 @@ class Figure:
     higher_is_better: bool | None
 
     def read(self, outcome: Outcome) -> float | None:
-        """The figure in its unit; None if the run failed or has no such figure."""
+        """The figure in its unit; None if the run failed, has no such figure or one that is not finite."""
         value: Any = getattr(outcome, self.keys[0])
         for key in self.keys[1:]:
             value = value.get(key) if isinstance(value, dict) else None
-        return None if value is None else self.factor * float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return self.factor * float(value)
 
     @property
     def heading(self) -> str:
@@ -79,8 +82,9 @@ FIGURES: dict[str, Figure] = {
         _of_result("compactness", "Mean distance of a test image to its assigned center", "compactness"),
         _of_result("compactness_true", "Mean distance of a test image to its true class's center", "compactness_true"),
         _of_result(
-            "center_offset", "Distance of a center to its cluster's mean, in spreads of the cluster", "center_offset"
+            "center_offset", "Distance of a center to the mean of its class, in spreads of the classes", "center_offset"
         ),
+        _of_result("center_spread", "How far apart the centers lie, in units of the classes' means", "center_spread"),
         _of_result("utilisation", "Share of the pool that gets a pseudo-label at the end", "utilisation", "%"),
         _of_result(
             "pseudo_label_accuracy", "Right pseudo-labels at the end", "pseudo_label_accuracy", "%", better=True

@@ -20,6 +20,13 @@ SCALES = {
     CIFAR10_WIDE: "CIFAR-10 with 40 labels, WRN-28-2, 2^20 steps, as others published it",
     STL10_WIDE: "STL-10 with 40 labels, WRN-37-2, 2^20 steps, as others published it",
 }
+#: Figure -> what is to be kept in mind beside the paper's.
+NOTES = {
+    "accuracy": "The paper's accuracy is the largest over training, ours that of the last step.",
+    "compactness": "The paper's text measures to the assigned center, its published code to that of the true class.",
+    "compactness_true": "The paper's text measures to the assigned center, its published code to that of the true class.",
+    "peak_memory": "The paper's is GPU memory at a batch of 64; without constraint it is a linear layer's.",
+}
 ORDERS = ("none", "1st", "2nd", "3rd", "4th")
 
 

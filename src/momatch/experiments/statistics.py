@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 #: Of every interval.
 LEVEL = 0.95
-#: Differences that agree to this share of their size have no spread: what is left is rounding.
+#: Differences that agree to this share of the values they are taken of have no spread: what is left is rounding.
 ROUNDING = 1e-9
 
 
@@ -62,17 +62,21 @@ def summary(values: Sequence[float]) -> Summary | None:
     return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
-def estimate(values: Sequence[float]) -> Estimate | None:
+def estimate(values: Sequence[float], *, size: float = 0.0) -> Estimate | None:
     """The mean of the values with its 95 % interval; None if there is no value.
 
     There is no interval for one value, nor for values that are all alike: accuracies on few test images can agree by chance,
     and an interval of no width would claim certainty.
+
+    Args:
+        values: by seed.
+        size: largest of the numbers that the values are differences of, which rounding is measured by.
     """
     found = summary(values)
     if found is None:
         return None
-    largest = max(abs(value) for value in values)
-    if found.std is None or found.std <= ROUNDING * largest:
+    size = max(size, *(abs(value) for value in values), 0.0)
+    if found.std is None or found.std <= ROUNDING * size:
         return Estimate(found.mean, None, None, found.n)
     half = t_quantile(found.n) * found.std / math.sqrt(found.n)
     return Estimate(found.mean, found.mean - half, found.mean + half, found.n)
@@ -85,23 +89,24 @@ def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]
         values: seed -> value.
         baseline: seed -> value.
     """
-    return estimate([values[seed] - baseline[seed] for seed in sorted(values.keys() & baseline.keys())])
+    seeds = sorted(values.keys() & baseline.keys())
+    size = max((abs(of[seed]) for seed in seeds for of in (values, baseline)), default=0.0)
+    return estimate([values[seed] - baseline[seed] for seed in seeds], size=size)
 
 
 def paired_ratio(values: Mapping[int, float], baseline: Mapping[int, float]) -> Estimate | None:
     """The geometric mean of value / baseline over the seeds that both have, its interval taken of the logarithms.
 
-    Args:
-        values: seed -> value, positive.
-        baseline: seed -> value, positive.
+    None if they share none, or a value is not positive and has no logarithm.
 
-    Raises:
-        ValueError: if a value is not positive.
+    Args:
+        values: seed -> value.
+        baseline: seed -> value.
     """
     seeds = sorted(values.keys() & baseline.keys())
     if any(of[seed] <= 0 for seed in seeds for of in (values, baseline)):
-        raise ValueError("paired_ratio: got a value that is not positive, expected positive ones: it has no logarithm")
-    logs = estimate([math.log(values[seed] / baseline[seed]) for seed in seeds])
+        return None
+    logs = estimate([math.log(values[seed] / baseline[seed]) for seed in seeds], size=1.0)
     if logs is None:
         return None
     low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))

@@ -51,10 +51,17 @@ def summary_text(found: Summary, figure: Figure, asked: int) -> str:
     return f"{found.mean:.{figure.decimals}f}{spread} ({n})"
 
 
-def difference_text(found: Estimate, decimals: int) -> str:
-    """Such as "+0.36 [-0.17, +0.89] (5)"; without brackets where there is no interval."""
-    interval = "" if found.low is None else f" [{found.low:+.{decimals}f}, {found.high:+.{decimals}f}]"
-    return f"{found.mean:+.{decimals}f}{interval} ({found.n})"
+def estimate_text(found: Estimate, decimals: int, *, signed: bool = True) -> str:
+    """Such as "+0.36 [-0.17, +0.89] (5)"; without brackets where there is no interval.
+
+    Args:
+        found: the estimate.
+        decimals: digits after the point.
+        signed: with a plus, as a difference has it.
+    """
+    kind = f"{'+' if signed else ''}.{decimals}f"
+    interval = "" if found.low is None else f" [{found.low:{kind}}, {found.high:{kind}}]"
+    return f"{found.mean:{kind}}{interval} ({found.n})"
 
 
 def markdown(table: Table) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from momatch.experiments.figures import AUROC, SCORES, STATES, Figure, auroc_figure, by_seed, figures_named, origins
 from momatch.experiments.grid import Grid
-from momatch.experiments.paper import SCALES, PaperFigure, paper_figures, sources
+from momatch.experiments.paper import NOTES, SCALES, PaperFigure, paper_figures, sources
 from momatch.experiments.record import Record
 from momatch.experiments.scale import scale_text
 from momatch.experiments.statistics import paired_difference, summary
@@ -15,14 +15,17 @@ from momatch.experiments.table_text import (
     Entry,
     Line,
     Table,
-    difference_text,
     escape_latex,
     escape_markdown,
+    estimate_text,
     latex,
     markdown,
     summary_text,
 )
 from momatch.training.durable import replace_files
+
+#: In place of a figure that a run does not have: a linear layer has no centers.
+NO_FIGURE = "-"
 
 
 @dataclass(frozen=True)
@@ -123,14 +126,15 @@ def _tables(
 ) -> Iterator[Table]:
     notes = ["Mean ± standard deviation over seeds (number of runs).", f"Ours: {scale_text(record)}"]
     notes += [f"Paper, {source}: {SCALES[source]}." for source in sources(paper)]
-    if any(figure.figure == "accuracy" for figure in paper):
-        notes.append("The paper's accuracy is the largest over training, ours that of the last step.")
+    notes += dict.fromkeys(NOTES[figure.figure] for figure in paper)
     if any(figure.n is None for figure in paper):
         notes.append("(n ?): the paper does not say how many runs.")
     rows = [line for name, places in lines for line in _line_and_paper(record, name, places, columns, paper)]
     ours = {name for name, _ in lines}
     for name in dict.fromkeys(figure.row for figure in paper if figure.row not in ours):
         rows += _paper_lines(f"{name}: ", columns, [figure for figure in paper if figure.row == name])
+    if any(entry.text == NO_FIGURE for row in rows for entry in row.entries):
+        notes.append(f"{NO_FIGURE}: the head has no such figure.")
     yield Table(title, tuple(notes), "", columns, tuple(rows))
     if grid.baseline is None:
         return
@@ -172,7 +176,7 @@ def _cell_text(record: Record, place: _Place | None) -> str:
     ]
     if not errors:
         return "not run"
-    return "failed" if all(error is not None for error in errors) else "none"
+    return "failed" if all(error is not None for error in errors) else NO_FIGURE
 
 
 def _difference(record: Record, place: _Place | None, baseline: tuple[str, str]) -> Entry:
@@ -180,10 +184,12 @@ def _difference(record: Record, place: _Place | None, baseline: tuple[str, str])
         return Entry("")
     if (place.row, place.column) == baseline:
         return Entry("baseline")
+    if _cell_text(record, place) == NO_FIGURE:
+        return Entry(NO_FIGURE)
     found = paired_difference(_values(record, place), by_seed(record, *baseline, place.figure))
     if found is None:
         return Entry("no pair")
-    return Entry(difference_text(found, place.figure.decimals), is_strong=found.is_above(0) or found.is_below(0))
+    return Entry(estimate_text(found, place.figure.decimals), is_strong=found.is_above(0.0) or found.is_below(0.0))
 
 
 def _values(record: Record, place: _Place) -> dict[int, float]:
