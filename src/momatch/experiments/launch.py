@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, runtime_checkable
 
 from momatch.experiments.jobs import Job
 from momatch.experiments.worker import Found, carry_out, encode_job, one_line, thread_environment
 from momatch.training.durable import json_bytes, read_object, remove_file, write_synced
 
 
+@runtime_checkable
 class Attempt(Protocol):
     """A job that was started."""
 

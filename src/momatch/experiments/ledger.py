@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from momatch.config import RUNTIME_KEYS
 from momatch.experiments.figures import HELD_OUT
 from momatch.experiments.grid import Grid
 from momatch.experiments.jobs import Job, Place
@@ -54,7 +55,7 @@ class Ledger:
 
     def _take_over(self, record: Record, cells: Mapping[tuple[str, str], dict[str, Any]]) -> None:
         """Keep what was recorded of cells that are still the same: a file of one's own may have changed since."""
-        if record.overrides != self._overrides:
+        if _telling(record.overrides) != _telling(self._overrides):
             then, now = (_flags(overrides) for overrides in (record.overrides, self._overrides))
             raise ValueError(
                 f"{self.path}: got {now}, but this record was made with {then}, and a table must not mix them; "
@@ -115,6 +116,11 @@ class Ledger:
 
 def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != "seed"}
+
+
+def _telling(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides that change results."""
+    return {key: value for key, value in overrides.items() if key not in RUNTIME_KEYS}
 
 
 def _flags(overrides: Mapping[str, Any]) -> str:

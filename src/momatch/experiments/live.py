@@ -92,7 +92,7 @@ class Board:
         )
 
     def _summary(self) -> str:
-        failed = len({place for place, outcome in self._outcomes.items() if outcome.error is not None})
+        failed = len({outcome.run for outcome in self._outcomes.values() if outcome.error is not None})
         waiting = [job for job in self._jobs if job.name not in self._ended and job.name not in self._running]
         left = self._pace.left(waiting, self._running, self._workers) if waiting or self._running else None
         pieces = [

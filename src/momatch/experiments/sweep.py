@@ -83,7 +83,9 @@ def run_sweep(
                     finished(job, found or Found(error=absent[job.config.dataset]))
             ready = [job for job in waiting if job.config.dataset not in absent]
             signal = carry_out_all(ready, launcher, workers=workers, finished=finished, watch=board.watch)
-        tables = [path for ledger in ledgers.values() for path in write_tables(ledger.grid, ledger.record(), folder)]
+        # A grid that nothing is known of yet has no record either.
+        begun = [(ledger.grid, record) for ledger in ledgers.values() if (record := ledger.record()).outcomes]
+        tables = [path for grid, record in begun for path in write_tables(grid, record, folder)]
         done = sum(known_outcomes(job, ledgers) is not None for job in jobs)
     return Swept(len(jobs), done, failed, tables, signal)
 
