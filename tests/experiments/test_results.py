@@ -67,6 +67,7 @@ def test_own_grids_are_named_not_guessed_at(tmp_path):
     write_tables(hostile_grid(), record, tmp_path / "digits")
     page = results_page(read_records(tmp_path))
     assert "`digits/own.md`" in page
+    assert "Tables of digits" not in page
     assert "script" not in page
 
 

@@ -107,6 +107,23 @@ def test_auroc_has_a_table_for_each_origin_and_state():
     assert _entry(first, "Linear 8-D, none", "density (linear: energy)").text.startswith("0.60")
 
 
+def test_linear_layers_have_no_line_where_nothing_is_refitted():
+    titles = {table.title: table for table in build_tables(load_grid("density"), density({}))}
+    (refitted,) = [
+        table for title, table in titles.items() if title.startswith("AUROC") and "mnist, head refitted" in title
+    ]
+    names = [line.name for line in refitted.lines]
+    assert "AAGMM 8-D, 1st" in names
+    assert not any(name.startswith("Linear") for name in names)
+
+
+def test_shared_notes_stand_once(record):
+    text = markdown_page(load_grid("density"), density({}))
+    assert text.count("Ours: ") == 1
+    assert text.count("Mean of the differences") == 1
+    assert latex_page(load_grid("density"), density({})).count("Ours: ") == 5
+
+
 def test_density_without_an_evaluation_says_so():
     outcomes = [replace(outcome, evaluation=None) for outcome in density({}).outcomes]
     record = make_record("density", outcomes, seeds=(0, 1, 2))

@@ -91,12 +91,10 @@ def results_page(records: Records) -> str:
     blocks += ["## The evidence", *(block for claim, by_preset in judged for block in _evidence(claim, by_preset))]
     blocks += ["## How to read the numbers", _reading()]
     for preset, grids in records.items():
-        blocks.append(f"## Tables of {escape_markdown(preset)}")
-        blocks += [
-            markdown_page(load_grid(name), record, level=3).rstrip("\n")
-            for name, record in grids.items()
-            if name in SHIPPED
-        ]
+        shipped = [(load_grid(name), record) for name, record in grids.items() if name in SHIPPED]
+        if shipped:
+            blocks.append(f"## Tables of {escape_markdown(preset)}")
+        blocks += [markdown_page(grid, record, level=3).rstrip("\n") for grid, record in shipped]
     own = [f"{preset}/{name}.md" for preset, grids in records.items() for name in grids if name not in SHIPPED]
     if own:
         listed = ", ".join(f"`{name}`" for name in own)

@@ -1,7 +1,7 @@
 """Tables of a sweep: means over seeds beside the paper's figures, and paired differences to the baseline."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from momatch.experiments.figures import AUROC, SCORES, STATES, Figure, auroc_figure, by_seed, figures_named, origins
@@ -64,10 +64,14 @@ def write_tables(grid: Grid, record: Record, folder: Path) -> list[Path]:
 
 
 def markdown_page(grid: Grid, record: Record, *, level: int = 1) -> str:
-    """All tables as Markdown, under a heading of the given level."""
+    """All tables as Markdown, under a heading of the given level; a note that several share stands under the first alone."""
     title = f"{'#' * level} {escape_markdown(grid.title)}"
     blocks = [title, escape_markdown(grid.question)]
-    blocks += [markdown(table).rstrip("\n") for table in build_tables(grid, record)]
+    noted: set[str] = set()
+    for table in build_tables(grid, record):
+        new = tuple(note for note in table.notes if note not in noted)
+        noted.update(new)
+        blocks.append(markdown(replace(table, notes=new)).rstrip("\n"))
     blocks += [escape_markdown(line) for line in gaps(grid, record)]
     blocks.append("\n".join(f"- {escape_markdown(line)}" for line in made_lines(record)))
     return "\n\n".join(blocks) + "\n"
@@ -116,6 +120,8 @@ def _auroc_tables(grid: Grid, record: Record) -> Iterator[Table]:
                 for cell in grid.cells
             ]
             title = f"AUROC of each outlier score against {origin}, head {words}, higher is better (0.5 is chance)"
+            # A linear layer is not refitted: a line without any figure says nothing.
+            lines = [(name, places) for name, places in lines if any(_has_figure(record, place) for place in places)]
             if any(_values(record, place) for _, places in lines for place in places):
                 yield from _tables(grid, record, title, columns=tuple(SCORES.values()), lines=lines, paper=())
 
@@ -189,6 +195,11 @@ def _difference(record: Record, place: _Place | None, baseline: tuple[str, str])
     if found is None:
         return Entry("no pair")
     return Entry(estimate_text(found, place.figure.decimals), is_strong=found.is_above(0.0) or found.is_below(0.0))
+
+
+def _has_figure(record: Record, place: _Place) -> bool:
+    """Whether the cell's runs have the figure, or may have it once they are there."""
+    return _cell_text(record, place) != NO_FIGURE
 
 
 def _values(record: Record, place: _Place) -> dict[int, float]:
