@@ -7,22 +7,18 @@ without a constraint and with moments up to the first, second and fourth order. 
 """
 
 from copy import deepcopy
-from io import BytesIO
 from pathlib import Path
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from drawing import save
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from momatch import AAGMM, MomentConstraint, log_density, log_posterior
-
-mpl.use("Agg")
 
 #: Name -> order, whiten. The first four are drawn; the table has them all.
 SETTINGS = {
@@ -121,14 +117,6 @@ def run(images, labels, order, whiten, axes):
     names = measured[0]
     values = np.array([list(one.values()) for one in measured])
     return dict(zip(names, zip(values.mean(0), values.std(0, ddof=1), strict=True), strict=True))
-
-
-def save(figure, path):
-    """Few colours make a small file."""
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=120)
-    Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
-    print(f"wrote {path.name}, {path.stat().st_size // 1000} kB")
 
 
 def main():
