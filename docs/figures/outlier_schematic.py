@@ -23,7 +23,7 @@ from momatch import AAGMM, KMeans, Linear, MomentConstraint, OutlierDetector, lo
 
 COLORS = (BLUE, RED)
 CENTERS, DEVIATIONS = [[-2.2, 0.3], [2.2, -0.3]], [[0.5, 1.7], [1.7, 0.5]]
-LABELS, POOL, STEPS = 4, 400, 600  # labels and unlabelled points a class
+LABELS, POOL, STEPS = 4, 400, 250  # labels and unlabelled points a class
 #: Far from the boundary on either side, and one within the reach of a round cluster.
 OUTLIERS = torch.tensor([[-6.6, -2.6], [6.6, 3.6], [2.2, 2.3]])
 #: Share of the pool that lies inside each level of the lower row; beyond the last, a point is flagged.
@@ -47,7 +47,7 @@ def make_data(seed=0):
 def train(head, constraint, data, steps=STEPS):
     """Fit the head on the points themselves, without a network; the constraint takes the pool by the head's own predictions."""
     labeled, y, pool = data
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.03)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
     for _ in range(steps):
         loss = F.cross_entropy(head(labeled), y)
         if constraint is not None:

@@ -87,7 +87,7 @@ def check_sigmoid(head, x):
 def draw(joint_axes, posterior_axes, head, x):
     """Joint densities above, the posterior of class A below."""
     log_joint = head(x)
-    place = x[:, 0]
+    place = x[:, 0].numpy()
     # Each name stands on the outer side of its curve, at the height where the curve is one standard deviation out.
     for k, (name, color, side) in enumerate((("A", BLUE, -1), ("B", RED, 1))):
         joint = log_joint[:, k].exp()
@@ -115,37 +115,46 @@ def draw(joint_axes, posterior_axes, head, x):
         axes.tick_params(colors="#555555", labelsize=9)
 
 
+def compose(equal, unequal, x):
+    """Two columns, one a mixture, with the words that explain them."""
+    figure, panels = plt.subplots(2, 2, figsize=(9, 5.2), sharex="col", height_ratios=(1, 0.85))
+    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.09, top=0.925, wspace=0.16, hspace=0.1)
+    slope, intercept = sigmoid_parameters(equal)
+    columns = {
+        "Equal variances: the posterior is a softmax": (
+            equal,
+            f"line: $p(y\\!=\\!A \\mid x)$\ncircles: sigmoid\nof ${slope:g}\\,x + {intercept:g}$",
+        ),
+        "Unequal variances: it is not": (
+            unequal,
+            "A is likely only around its\ncenter: far out on either\nside the wider B wins",
+        ),
+    }
+    for (upper, lower), (title, (head, words)) in zip(panels.T, columns.items(), strict=True):
+        draw(upper, lower, head, x)
+        upper.set_title(title, fontsize=12, fontweight="bold")
+        style = {"fontsize": 10.5, "linespacing": 1.5, "ha": "right", "va": "top", "color": INK}
+        lower.text(0.99, 0.93, words, transform=lower.transAxes, **style)
+    dots = x[::40, 0]
+    panels[1, 0].plot(dots, torch.sigmoid(slope * dots + intercept), "o", mfc="white", mec=INK, ms=5.5, mew=1.2)
+    panels[0, 0].annotate(
+        "$p(x)$", (0.5, 0.13), xytext=(0, 20), textcoords="offset points", ha="center", color="#666666", fontsize=11
+    )
+    panels[0, 0].set_ylabel("joint density", fontsize=10)
+    panels[1, 0].set_ylabel("posterior of A", fontsize=10)
+    return figure
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".png"), help="the PNG to write")
-    out = parser.parse_args(arguments).out
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
     print(f"log posterior of mixture and linear head: largest difference {check_identity():.1e}")
     x = torch.linspace(-5, 6, 881, dtype=torch.float64).unsqueeze(1)
     equal, unequal = mixture(CENTERS, EQUAL), mixture(CENTERS, UNEQUAL)
     print(f"posterior and sigmoid: largest difference {check_sigmoid(equal, x):.1e}")
-    figure, panels = plt.subplots(2, 2, figsize=(9, 5.2), sharex="col", height_ratios=(1, 0.85))
-    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.09, top=0.925, wspace=0.16, hspace=0.1)
-    draw(*panels[:, 0], equal, x)
-    draw(*panels[:, 1], unequal, x)
-    slope, intercept = sigmoid_parameters(equal)
-    dots = x[::40, 0]
-    panels[1, 0].plot(dots, torch.sigmoid(slope * dots + intercept), "o", mfc="white", mec=INK, ms=5.5, mew=1.2)
-    panels[0, 0].set_title("Equal variances: the posterior is a softmax", fontsize=12, fontweight="bold")
-    panels[0, 1].set_title("Unequal variances: it is not", fontsize=12, fontweight="bold")
-    panels[0, 0].annotate(
-        "$p(x)$", (0.5, 0.13), xytext=(0, 20), textcoords="offset points", ha="center", color="#666666", fontsize=11
-    )
-    words = (
-        f"line: $p(y\\!=\\!A \\mid x)$\ncircles: sigmoid\nof ${slope:g}\\,x + {intercept:g}$",
-        "A is likely only around its\ncenter: far out on either\nside the wider B wins",
-    )
-    for axes, text in zip(panels[1], words, strict=True):
-        axes.text(
-            0.99, 0.93, text, fontsize=10.5, linespacing=1.5, ha="right", va="top", color=INK, transform=axes.transAxes
-        )
-    panels[0, 0].set_ylabel("joint density", fontsize=10)
-    panels[1, 0].set_ylabel("posterior of A", fontsize=10)
-    save(figure, out)
+    save(compose(equal, unequal, x), options.out)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,12 @@ from momatch.run_evaluation import test_outputs
 #: The runs of the committed figure, all on scikit-learn's digits.
 RUNS = (
     TrainConfig(head="kmeans", moment_order=0, seed=2),
-    TrainConfig(head="aagmm", moment_order=0, seed=4),
+    TrainConfig(head="aagmm", moment_order=0, head_lr_factor=10.0, seed=0),
     TrainConfig(head="aagmm", moment_order=1, seed=0),
     TrainConfig(head="aagmm", moment_order=2, seed=0),
 )
 HEADS = {"aagmm": "AAGMM", "kmeans": "KMeans"}
+LETTERS = "abcdefgh"
 MOST_POINTS = 1500
 #: With more classes than this, names would cover the points.
 MOST_NAMES = 20
@@ -108,11 +109,11 @@ def draw(axes, points, labels, centers, names):
         middle = np.median(own, axis=0)
         axes.plot(*zip(center, middle, strict=True), color=color, linewidth=1, alpha=0.9, zorder=2)
         if len(centers) <= MOST_NAMES:
-            # Above the topmost point, where it hides neither points nor centers.
-            top = (middle[0], own[:, 1].max())
+            # Above the bulk of the class: those taken for another class lie elsewhere.
+            top = (middle[0], np.quantile(own[:, 1], 0.75))
             name = names[k] if len(names[k]) <= 12 else f"{names[k][:11]}\N{HORIZONTAL ELLIPSIS}"
             style = {"color": color, "fontsize": 11, "fontweight": "bold", "path_effects": halo, "ha": "center"}
-            axes.annotate(name, top, xytext=(0, 3), textcoords="offset points", parse_math=False, zorder=4, **style)
+            axes.annotate(name, top, xytext=(0, 9), textcoords="offset points", parse_math=False, zorder=2.5, **style)
     every = np.concatenate([points, centers])
     low, high = every.min(0), every.max(0)
     half = 0.55 * float((high - low).max()) or 1.0
@@ -142,7 +143,7 @@ def panel(axes, run, letter):
     draw(axes, plane[len(centers) :], labels[shown].numpy(), plane[: len(centers)], run.class_names)
     accuracy = float((outputs.log_joint.argmax(1) == labels).double().mean())
     facts = (
-        f"{HEADS[config.head]} {outputs.z.shape[1]}-D, {constraint_words(config)}; {100 * accuracy:.1f} % of test images right\n"
+        f"{HEADS[config.head]} {outputs.z.shape[1]}-D, {words_of(config)}; accuracy {100 * accuracy:.1f} %\n"
         f"center to cluster {found.typical:.2f}, at most {found.worst:.2f}; two centers {found.gap:.2f} apart"
     )
     axes.set_title(f"({letter}) {found.word}", fontsize=13, fontweight="bold", pad=33)
@@ -150,16 +151,15 @@ def panel(axes, run, letter):
     print(f"({letter}) {found.word}: {facts.replace(chr(10), '; ')}; {run.directory.name}")
 
 
-def constraint_words(config):
-    """The constraint of a run, in a word or two; what differs from the defaults is said."""
-    if config.moment_order == 0:
-        return "no constraint"
-    kind = (
-        ("1st", "2nd", "3rd", "4th")[config.moment_order - 1] + " order"
-        if config.constraint == "moments"
-        else config.constraint.upper()
+def words_of(config):
+    """Constraint and whatever else bears on the centers and differs from the defaults."""
+    orders = ("no constraint", "1st order", "2nd order", "3rd order", "4th order")
+    words = orders[config.moment_order] if config.constraint == "moments" else config.constraint.upper()
+    if config.moment_order and config.moment_weight != 1:
+        words += f", weight {config.moment_weight:g}"
+    return (
+        words if config.head_lr_factor == 1 else f"{words}, head lr \N{MULTIPLICATION SIGN} {config.head_lr_factor:g}"
     )
-    return kind if config.moment_weight == 1 else f"{kind}, weight {config.moment_weight:g}"
 
 
 def own_runs():
@@ -169,25 +169,39 @@ def own_runs():
         yield fit(replace(config, resume=(directory / "config.json").exists()))
 
 
+def compose(runs):
+    """A panel a run, two in a row."""
+    columns, rows = min(2, len(runs)), -(-len(runs) // 2)
+    height = 0.6 + 4.95 * rows
+    figure, panels = plt.subplots(rows, columns, figsize=(4.5 * columns, height), squeeze=False)
+    top, bottom = 1 - 1.25 / height, 0.08 / height
+    figure.subplots_adjust(left=0.01, right=0.99, bottom=bottom, top=top, wspace=0.04, hspace=0.165)
+    figure.suptitle(
+        "Test embeddings by t-SNE; each learned center (X) is tied to the middle of its class.\n"
+        "Distances are those before t-SNE, in units of a cluster's own spread.",
+        fontsize=10,
+        y=1 - 0.08 / height,
+    )
+    for axes in panels.flat[len(runs) :]:
+        axes.remove()
+    for axes, letter, run in zip(panels.flat, LETTERS, runs, strict=False):
+        panel(axes, run, letter)
+    return figure
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="directories of finished runs, at most 8")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"directories of finished runs, at most {len(LETTERS)}")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".png"), help="the PNG to write")
     options = parser.parse_args(arguments)
+    if len(options.runs) > len(LETTERS):
+        parser.error(f"got {len(options.runs)} runs, expected at most {len(LETTERS)}")
     torch.set_num_threads(1)
     try:
         runs = [Run.load(directory) for directory in options.runs] or list(own_runs())
-        rows = -(-len(runs) // 2)
-        columns = min(2, len(runs))
-        figure, panels = plt.subplots(rows, columns, figsize=(4.5 * columns, 5 * rows), squeeze=False)
-        for axes in panels.flat[len(runs) :]:
-            axes.remove()
-        for axes, run, letter in zip(panels.flat, runs, "abcdefgh"[: len(runs)], strict=False):
-            panel(axes, run, letter)
+        save(compose(runs), options.out)
     except (ValueError, OSError) as error:
         sys.exit(f"tsne_panels: error: {error}")
-    figure.tight_layout(h_pad=1.2, w_pad=1.2)
-    save(figure, options.out)
 
 
 if __name__ == "__main__":
