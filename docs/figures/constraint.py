@@ -6,6 +6,7 @@ without a constraint and with moments up to the first, second and fourth order. 
     python docs/figures/constraint.py
 """
 
+import argparse
 from copy import deepcopy
 from pathlib import Path
 
@@ -119,7 +120,10 @@ def run(images, labels, order, whiten, axes):
     return dict(zip(names, zip(values.mean(0), values.std(0, ddof=1), strict=True), strict=True))
 
 
-def main():
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".png"), help="the PNG to write")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     images, labels = load_digits(return_X_y=True)
     images, labels = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
@@ -145,7 +149,7 @@ def main():
         fontsize=10.5,
         y=0.985,
     )
-    save(figure, Path(__file__).with_suffix(".png"))
+    save(figure, options.out)
 
 
 if __name__ == "__main__":
