@@ -6,23 +6,20 @@ without a constraint and with moments up to the first, second and fourth order. 
     python docs/figures/constraint.py
 """
 
+import argparse
 from copy import deepcopy
-from io import BytesIO
 from pathlib import Path
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from drawing import save
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from momatch import AAGMM, MomentConstraint, log_density, log_posterior
-
-mpl.use("Agg")
 
 #: Name -> order, whiten. The first four are drawn; the table has them all.
 SETTINGS = {
@@ -123,15 +120,10 @@ def run(images, labels, order, whiten, axes):
     return dict(zip(names, zip(values.mean(0), values.std(0, ddof=1), strict=True), strict=True))
 
 
-def save(figure, path):
-    """Few colours make a small file."""
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=120)
-    Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
-    print(f"wrote {path.name}, {path.stat().st_size // 1000} kB")
-
-
-def main():
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".png"), help="the PNG to write")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     images, labels = load_digits(return_X_y=True)
     images, labels = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
@@ -157,7 +149,7 @@ def main():
         fontsize=10.5,
         y=0.985,
     )
-    save(figure, Path(__file__).with_suffix(".png"))
+    save(figure, options.out)
 
 
 if __name__ == "__main__":
