@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types layers unit format benchmarks clean
+.PHONY: demo test lint types layers unit format benchmarks figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/momatch train --run-dir out/demo --overwrite
@@ -36,6 +36,13 @@ benchmarks: $(INSTALLED)
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/step.py
+
+# The pictures of docs/figures; the last one trains four runs on digits where runs/ does not hold them yet.
+figures: $(INSTALLED)
+	$(BIN)/python docs/figures/outlier_schematic.py
+	$(BIN)/python docs/figures/softmax_identity.py
+	$(BIN)/python docs/figures/constraint.py
+	$(BIN)/python docs/figures/tsne_panels.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "momatch needs Python 3.11 or newer, got %s; set PYTHON=..." % sys.version.split()[0])'
