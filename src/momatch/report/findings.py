@@ -27,7 +27,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Points:
-    """Images in the latent space, at most `MOST_POINTS` of them.
+    """Images in the latent space, as many as were asked for at most.
 
     Attributes:
         maps: "t-SNE" and "PCA" -> places, (n, 2).
@@ -148,6 +148,7 @@ class Findings:
         densities: histograms of log p(x).
         mistakes: wrong predictions on test images, the most confident first.
         outlying: images of the unlabelled pool, the most outlying first.
+        notes: what a reader should know about how all this was made (a part of the images was taken, ...), one sentence each.
     """
 
     name: str
@@ -163,3 +164,4 @@ class Findings:
     densities: Densities | Missing
     mistakes: tuple[Picture, ...] | Missing
     outlying: tuple[Picture, ...] | Missing
+    notes: tuple[str, ...] = ()
