@@ -50,6 +50,9 @@ class TrainConfig:
         test_fraction: hold out this fraction of each class for testing, where the dataset has no test images.
         labels_per_class: labels shown of each class, drawn by the seed; 0 shows every label that there is.
         labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+        held_out_classes: classes to take out, as names or numbers with commas between them: the run does not know them, and
+            evaluation tells their test images from those of the known classes.
+        held_out_in_pool: whether the held-out classes' images stay in the unlabelled pool, as outliers.
         flip: mirror images at random; "auto": not where mirroring changes the class (digits, mnist, kmnist, svhn).
         strong_operations: random changes that a strong view makes to an image.
         cutout: largest side of the square that a strong view blanks, as a fraction of the image's; 0 for none.
@@ -111,6 +114,8 @@ class TrainConfig:
     test_fraction: float = 0.0
     labels_per_class: int = 4
     labeled_in_pool: bool = True
+    held_out_classes: str = ""
+    held_out_in_pool: bool = False
     flip: Literal["auto", "yes", "no"] = "auto"
     strong_operations: int = 3
     cutout: float = 0.5
@@ -237,6 +242,9 @@ class TrainConfig:
             ),
             "ema_decay: got 1.0, expected less: the averaged model would never move": self.ema_decay == 1.0,
             "momentum: got 1.0, expected less: nothing would ever be forgotten": self.momentum == 1.0,
+            "held_out_in_pool: got True without held_out_classes, expected some classes to hold out": (
+                self.held_out_in_pool and not self.held_out_classes
+            ),
             "resume and overwrite: got both, expected one of them: overwriting deletes what resume needs": (
                 self.resume and self.overwrite
             ),
