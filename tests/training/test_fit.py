@@ -88,6 +88,8 @@ def test_result_has_every_figure(whole):
         "test_accuracy",
         "best_test_accuracy",
         "compactness",
+        "center_spread",
+        "center_offset",
         "utilisation",
         "pseudo_label_accuracy",
         "steps",

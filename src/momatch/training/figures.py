@@ -94,6 +94,8 @@ def run_result(
         "best_test_accuracy_note": "an oracle: the largest over all evaluations on the test images; no model was chosen by it",
         "compactness": None if evaluation is None else evaluation.compactness,
         "compactness_true": None if evaluation is None else evaluation.compactness_true,
+        "center_spread": None if evaluation is None else evaluation.center_spread,
+        "center_offset": None if evaluation is None else evaluation.center_offset,
         "ece": None if evaluation is None else evaluation.ece,
         "per_class_accuracy": None if evaluation is None else list(evaluation.per_class),
         "test_images": None if evaluation is None else evaluation.n,
