@@ -77,8 +77,8 @@ def read_run(directory: Path) -> RunFiles:
     if result is None and not isinstance(config, Missing):
         problems.append(_how_far(directory, config, lines))
         problems += _last_words(directory / LOG)
-    elif result is not None and not lines:
-        problems.append(f"{directory / METRICS}: there are no metrics, so there are no training curves.")
+    elif result is not None:
+        problems += _too_short(directory / METRICS, config, lines)
     return RunFiles(config, result, lines, tuple(problems))
 
 
@@ -127,6 +127,16 @@ def _how_far(directory: Path, config: TrainConfig, lines: list[dict[str, Any]]) 
         f"The run has not finished: its metrics reach step {done:,} of {config.steps:,}. Unless a process is still at work on "
         f"it, {_resume(directory)}"
     )
+
+
+def _too_short(path: Path, config: TrainConfig | Missing, lines: list[dict[str, Any]]) -> list[str]:
+    """Whether metrics of a finished run are missing; the last step always has a line."""
+    if not lines:
+        return [f"{path}: there are no metrics, so there are no training curves."]
+    last = max(line["step"] for line in lines)
+    if isinstance(config, Missing) or last >= config.steps:
+        return []
+    return [f"{path}: the metrics end at step {last:,} of {config.steps:,}, although the run has finished."]
 
 
 def _last_words(path: Path) -> list[str]:
