@@ -7,9 +7,8 @@ from sklearn.manifold import trustworthiness
 from momatch.report.maps import FEWEST_FOR_TSNE, Plane, even_share, shares, tsne
 
 
-def clusters(n=40, K=3, D=5):
-    labels = torch.arange(n * K) % K
-    return 8 * torch.randn(K, D)[labels] + torch.randn(n * K, D), labels
+def clusters(n=45, D=5):
+    return 8 * torch.randn(3, D)[torch.arange(n) % 3] + torch.randn(n, D)
 
 
 def test_the_plane_holds_the_largest_variance():
@@ -36,9 +35,9 @@ def test_one_dimension_and_one_sample():
     torch.testing.assert_close(alone.places(torch.ones(1, 4)), torch.zeros(1, 2).double())
 
 
-@pytest.mark.parametrize("D", [1, 2, 5, 40])
+@pytest.mark.parametrize("D", [1, 2, 20])
 def test_neighbours_stay_neighbours(D):
-    z, _ = clusters(D=D)
+    z = clusters(D=D)
     start = Plane.through(z).places(z)
     places = tsne(z, start)
     assert trustworthiness(z.numpy(), places.numpy(), n_neighbors=5) > 0.9
@@ -46,7 +45,7 @@ def test_neighbours_stay_neighbours(D):
 
 
 def test_the_scale_of_the_embeddings_does_not_matter():
-    z, _ = clusters(n=15)
+    z = clusters()
     places = tsne(z, Plane.through(z).places(z))
     for scale in (1e-25, 1e25):
         scaled = z.double() * scale + scale
