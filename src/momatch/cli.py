@@ -32,11 +32,19 @@ def _evaluate(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _sweep(argv: Sequence[str]) -> int:
+    """Carry out grids of settings and seeds in parallel: the paper's experiments, or your own."""
+    from momatch.commands.sweep import main as run
+
+    return run(argv)
+
+
 #: Subcommand -> what it does with the arguments that follow; the docstring is its help.
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
     "train": _train,
     "evaluate": _evaluate,
+    "sweep": _sweep,
 }
 
 

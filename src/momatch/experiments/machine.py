@@ -1,0 +1,96 @@
+"""How and on what a sweep was made: facts that a table must state, without names of machines or places on their disks."""
+
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePath
+from typing import Any
+
+from momatch._version import __version__
+
+PACKAGES = ("torch", "numpy")
+
+
+def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> dict[str, Any]:
+    """The facts for `Record.made`.
+
+    Args:
+        arguments: of the command, from "momatch" on; of absolute paths only the last part is kept.
+        workers: runs at a time.
+        threads: of each run.
+
+    Returns:
+        command, date (UTC), commit (None if momatch does not lie in its repository), cpu, cores, system, python, torch,
+        numpy, momatch, workers and threads.
+    """
+    return {
+        "command": shlex.join(_without_place(argument) for argument in arguments),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(Path(__file__).parents[1]),
+        "cpu": _cpu(),
+        "cores": _cores(),
+        "system": f"{platform.system()} {platform.machine()}".strip(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "momatch": __version__,
+        "workers": workers,
+        "threads": threads,
+    }
+
+
+def commit(folder: Path) -> str | None:
+    """The commit of the repository that `folder` is a part of, with "(modified)" if the folder differs from it.
+
+    None without git, or where the folder is not under version control: an installed package may lie in the repository of
+    something else.
+    """
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    name = _git(folder, "rev-parse", "--short", "HEAD")
+    if not name:
+        return None
+    return name + (" (modified)" if _git(folder, "status", "--porcelain", "--", ".") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None if it fails or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, errors="replace", check=False, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _without_place(argument: str) -> str:
+    """`--data-dir=/home/me/data` as `--data-dir=.../data`: the place says who ran it, the name what was read."""
+    key, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    path = PurePath(os.path.expanduser(value))
+    return f"{key}{equals}.../{path.name}" if path.is_absolute() else argument
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
