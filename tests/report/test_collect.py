@@ -208,6 +208,13 @@ def test_a_model_that_diverged_leaves_words_in_place_of_figures(trained_run, mon
     assert findings.outlying == ()
 
 
+def test_large_images_become_thumbnails(trained_run, monkeypatch):
+    monkeypatch.setattr("momatch.report.judged.MOST_PIXELS", 4)
+    findings = collect(trained_run, most_points=10)
+    assert findings.points.images.shape == (10, 1, 4, 4)
+    assert findings.outlying[0].image.shape == (1, 8, 8)  # a contact sheet has few
+
+
 def test_a_name_of_ones_own_and_a_relative_directory(trained_run, monkeypatch):
     monkeypatch.chdir(trained_run)
     assert collect(trained_run.relative_to(trained_run), most_points=1).name == "run"
@@ -234,6 +241,7 @@ def test_the_dataset_is_gone(trained_run, tmp_path):
     assert len(findings.problems) == 1
     assert findings.problems[0].startswith("The images cannot be loaded: ")
     assert "nowhere" in findings.problems[0]
+    assert "the one that the run was started in" in findings.problems[0]
     assert findings.class_names == NAMES
     assert len(findings.metrics) == 4
     assert not [part for part in PARTS if "could not be loaded" not in getattr(findings, part).reason]

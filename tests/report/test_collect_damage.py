@@ -148,6 +148,17 @@ def test_a_damaged_model_is_replaced_by_the_last_checkpoint(run_copy, name, dama
     assert findings.class_names == NAMES  # the dataset knows them
 
 
+def test_an_earlier_checkpoint_is_not_held_against_the_result(run_copy):
+    noise(run_copy / "model.json")
+    noise(run_copy / "checkpoints/step-00000040/state.json")
+    result = run_copy / "result.json"
+    result.write_text(result.read_text().replace('"test_accuracy": ', '"test_accuracy": 0.125, "was": ', 1))
+    findings = collect(run_copy, most_points=5)
+    assert len(findings.problems) == 3  # the model, where it comes from, the checkpoint
+    assert "as it was at step 20" in findings.problems[1]
+    assert missing_parts(findings) == []
+
+
 def test_the_advice_for_a_damaged_model_is_right(run_copy):
     """It is what the sentence says to do."""
     from momatch.training.fit import fit
@@ -309,7 +320,9 @@ def test_a_run_before_its_first_step(half):
     save_checkpoint(half / "checkpoints", 0, checkpoint.tensors, checkpoint.facts)
     findings = collect(half)
     assert "its metrics reach step 0 of 40" in findings.problems[0]
-    assert "the checkpoint is from before the first step" in findings.problems[1]
+    assert "the checkpoint is from before the first step; let the run go on" in findings.problems[1]
+    (half / "checkpoints" / "step-00000010").mkdir()
+    assert "before the first step; a newer one cannot be used: " in collect(half).problems[1]
     assert missing_parts(findings) == list(PARTS)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
 from momatch.report.findings import Missing
+from momatch.report.models import Model
 from momatch.report.words import is_number, percent
-from momatch.training.model_files import ModelFacts
 
 #: Another device or release may turn a prediction; more than this share of them, and more than two, means other images.
 TURNED = 0.005
@@ -14,10 +14,10 @@ _CAUSE = "one of the two was changed or is another run's."
 
 
 def disagreements(
-    config: TrainConfig, result: dict[str, Any] | None, facts: ModelFacts, evaluation: Evaluation | Missing
+    config: TrainConfig, result: dict[str, Any] | None, model: Model, evaluation: Evaluation | Missing
 ) -> list[str]:
     """A sentence for each figure that two files give differently."""
-    found = []
+    facts, found = model.facts, []
     for key in ("backbone", "backbone_variant", "head", "embedding_dim"):
         ours, theirs = getattr(config, key), getattr(facts, key)
         if ours != theirs:
@@ -27,7 +27,8 @@ def disagreements(
         if key in result and result[key] != getattr(config, key):
             found.append(f"config.json says {key} {getattr(config, key)!r}, result.json {result[key]!r}: {_CAUSE}")
     recorded = result.get("test_accuracy")
-    if isinstance(evaluation, Missing) or not is_number(recorded):
+    # The model of an earlier step has another accuracy.
+    if isinstance(evaluation, Missing) or not is_number(recorded) or model.step not in (None, config.steps):
         return found
     if abs(evaluation.accuracy - recorded) > max(TURNED, 2 / evaluation.n):
         found.append(

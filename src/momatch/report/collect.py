@@ -75,7 +75,7 @@ def collect(
         findings = replace(findings, problems=(*findings.problems, *remarks))
         findings = _about_test(findings, [found, *strangers], files.config, most_points, say)
     outlying, notes = _outlying(model, images, files.config, say)
-    problems = (*findings.problems, *disagreements(files.config, files.result, model.facts, findings.evaluation))
+    problems = (*findings.problems, *disagreements(files.config, files.result, model, findings.evaluation))
     return replace(findings, outlying=outlying, notes=(*findings.notes, *notes), problems=problems)
 
 
@@ -124,6 +124,7 @@ def _model_and_images(
         return (gone if isinstance(model, Missing) else model), gone, remarks
     remarks += images.remarks
     if isinstance(model, Missing):
+        say("building the model from its newest checkpoint")
         model = attempt(partial(checkpoint_model, directory, config, images))
         remarks += [f"There is no model to look at: {model.reason}"] if isinstance(model, Missing) else model.remarks
     if isinstance(model, Missing):

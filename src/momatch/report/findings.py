@@ -40,7 +40,7 @@ class Points:
         log_density: (n,) log p(x) of the head that judges outliers (the refitted one where there is one).
         distance: (n,) Mahalanobis distance to the nearest center of that head; NaN without centers.
         flagged: (n,) whether that head takes the image for an outlier at the level of 5 % false alarms on the test images.
-        images: (n, C, H, W).
+        images: (n, C, H, W), made smaller where a side is longer than 64 pixels.
         explained: share of the variance that PCA's two directions hold.
     """
 

@@ -4,15 +4,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
+from momatch.data.conversion import convert_images
 from momatch.data.dataset import UNLABELED
 from momatch.data.rows import ImageRows
 from momatch.evaluate import Outputs, outlier_scores, run_classifier
 from momatch.heads import log_posterior
 from momatch.metrics import log_doubt
 from momatch.report.models import Model
+
+#: Side of a thumbnail, at most: thousands of photographs would take gigabytes.
+MOST_PIXELS = 64
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,13 @@ class Judged:
     def doubt(self) -> Float[Tensor, " N"]:
         """log(1 - confidence), which tells apart what rounds to a confidence of 1."""
         return log_doubt(self.outputs.log_joint)
+
+    def thumbnails(self) -> UInt8[Tensor, "N C h w"]:
+        """The images in memory, with no side longer than `MOST_PIXELS`."""
+        channels, height, width = self.images.image_shape
+        scale = min(1.0, MOST_PIXELS / max(height, width))
+        size = (max(1, round(scale * height)), max(1, round(scale * width)))
+        return convert_images(self.images, (channels, *size)).gather(torch.arange(len(self)))
 
     @cached_property
     def scores(self) -> dict[str, Float[Tensor, " N"]]:

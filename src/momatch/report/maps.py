@@ -136,6 +136,6 @@ def map_points(origins: Sequence[Judged], most_points: int, say: Callable[[str],
         log_density=torch.cat([-origin.scores["density"] for origin in shown]),
         distance=torch.cat(distance),
         flagged=torch.cat([origin.score > level for origin in shown]),
-        images=torch.cat([origin.images.gather(torch.arange(len(origin))) for origin in shown]),
+        images=torch.cat([origin.thumbnails() for origin in shown]),
         explained=plane.explained,
     )

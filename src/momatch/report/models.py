@@ -24,12 +24,14 @@ class Model:
         classifier: with averaged weights.
         facts: what it was built from.
         refitted: the mixture in closed form; None where there is none.
-        remarks: where it comes from, if not from the model's own files, and which checkpoints could not be used.
+        step: of the checkpoint that it was taken from; None for the model that the run saved at its end.
+        remarks: about that checkpoint and those that could not be used.
     """
 
     classifier: Classifier
     facts: ModelFacts
     refitted: nn.Module | None
+    step: int | None = None
     remarks: tuple[str, ...] = ()
 
     @property
@@ -58,12 +60,13 @@ def checkpoint_model(directory: Path, config: TrainConfig, images: RunImages) ->
     checkpoint = load_newest(directory / FOLDER)
     if checkpoint is None:
         raise ValueError(f"{directory / FOLDER}: there is no checkpoint")
-    remarks = tuple(f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected)
     if checkpoint.step == 0:
-        raise ValueError(f"{checkpoint.path}: the checkpoint is from before the first step; let the run go on")
+        newer = "".join(f"; a newer one cannot be used: {reason}" for reason in checkpoint.rejected)
+        raise ValueError(f"{checkpoint.path}: the checkpoint is from before the first step{newer}; let the run go on")
     here = replace(config, device="cpu", compile=False, progress=False).resolved()
     training = build_training(here, torch.device("cpu"), dataset=images.dataset)
     restore(training, checkpoint.tensors, checkpoint.facts)
     refitted = refitted_head(training, here.cutoff) if here.refit else None
     source = f"What follows is about the averaged model as it was at step {checkpoint.step:,}, from {checkpoint.path}."
-    return Model(training.step.average.classifier.eval(), training.facts, refitted, (source, *remarks))
+    remarks = (source, *(f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected))
+    return Model(training.step.average.classifier.eval(), training.facts, refitted, checkpoint.step, remarks)

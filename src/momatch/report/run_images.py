@@ -56,8 +56,14 @@ def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:
     Raises:
         ValueError: if the dataset is not at hand or cannot be used.
     """
+    name = config.dataset
+    if name not in BY_NAME and not Path(name).expanduser().exists():
+        raise ValueError(
+            f"{name!r} is neither a known dataset nor a path that exists here; a relative path is looked for from the current "
+            "directory, so go to the one that the run was started in; a dataset that was handed to fit() is not kept"
+        )
     options = {"size": config.image_size, "test_fraction": config.test_fraction or None}
-    dataset, remarks = _load(config.dataset, data_dir or config.data_dir, options)
+    dataset, remarks = _load(name, data_dir or config.data_dir, options)
     return RunImages(dataset, part_classes(dataset, config.held_out_classes), config, remarks)
 
 
