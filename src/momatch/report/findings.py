@@ -27,7 +27,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Points:
-    """Images in the latent space, at most `MOST_POINTS` of them.
+    """Images in the latent space, as many as were asked for at most.
 
     Attributes:
         maps: "t-SNE" and "PCA" -> places, (n, 2).
@@ -40,7 +40,7 @@ class Points:
         log_density: (n,) log p(x) of the head that judges outliers (the refitted one where there is one).
         distance: (n,) Mahalanobis distance to the nearest center of that head; NaN without centers.
         flagged: (n,) whether that head takes the image for an outlier at the level of 5 % false alarms on the test images.
-        images: (n, C, H, W).
+        images: (n, C, H, W), made smaller where a side is longer than 64 pixels.
         explained: share of the variance that PCA's two directions hold.
     """
 
@@ -148,6 +148,7 @@ class Findings:
         densities: histograms of log p(x).
         mistakes: wrong predictions on test images, the most confident first.
         outlying: images of the unlabelled pool, the most outlying first.
+        notes: what a reader should know about how all this was made (a part of the images was taken, ...), one sentence each.
     """
 
     name: str
@@ -163,3 +164,4 @@ class Findings:
     densities: Densities | Missing
     mistakes: tuple[Picture, ...] | Missing
     outlying: tuple[Picture, ...] | Missing
+    notes: tuple[str, ...] = ()
