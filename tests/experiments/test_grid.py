@@ -1,12 +1,15 @@
 """Grids: the shipped ones are the experiments that they say, and a wrong file is refused with the key at fault."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from momatch.config_layers import FlagError, Layer, combine
 from momatch.experiments.figures import figures_named
 from momatch.experiments.grid import SHIPPED, load_grid, parse_grid
 from momatch.presets import PRESETS
-from tests.experiments.sweeping import TINY, tiny
+from tests.experiments.sweeping import TINY, jobs_of, tiny
 
 #: Name -> rows, columns, cells, default seeds.
 SIZES = {
@@ -117,3 +120,9 @@ def test_name_of_a_shipped_grid_is_taken(tmp_path):
     (tmp_path / "table1.toml").write_text(TINY)
     with pytest.raises(ValueError, match="comes with momatch; give the file another name"):
         load_grid(str(tmp_path / "table1.toml"))
+
+
+def test_grid_of_the_documents_can_be_planned(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(jobs_of(parse_grid("mine", text, source="docs"), runs=tmp_path, data_dir=str(tmp_path))) == 15

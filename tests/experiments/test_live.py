@@ -52,12 +52,12 @@ def test_tables_in_a_terminal(jobs):
     (jobs[2].directory).mkdir()
     (jobs[2].directory / "metrics.jsonl").write_text(json.dumps({"step": 40, "seconds": 20.0}) + "\n")
     text = shown(jobs, terminal=True)
-    last = text[text.rindex("3 of 6 runs done") :]
+    last = text[text.rindex("3 of 6 runs through") :]
     assert "1 running, 2 waiting, 1 failed, about 1:05 left" in last
     assert "97.00 2/2" in last, "the mean of both seeds"
     assert "0/2 1 failed" in last
     assert "0/2 40%" in last
-    assert "other: Test accuracy" in last
+    assert "other: accuracy, %" in last
 
 
 def test_names_are_no_markup(tmp_path):

@@ -121,21 +121,16 @@ def _conclude(arguments: Arguments, swept: "Swept") -> int:
     """Say what came of a sweep that went to its end; returns the exit code."""
     for path in swept.tables:
         print(path)
+    if swept.failed:
+        runs = {outcome.run for outcome in swept.failed.values()}
+        lines = [f"  {place} ({outcome.run}): {outcome.error}" for place, outcome in swept.failed.items()]
+        words = f"momatch sweep: error: {len(runs)} of {swept.jobs} runs failed; the same command tries them again"
+        print(words, *lines, sep="\n", file=sys.stderr)
     if arguments.results is not None:
         from momatch.experiments.results import write_results
 
-        write_results(arguments.out, arguments.results)
-        print(arguments.results)
-    if not swept.failed:
-        return 0
-    runs = {outcome.run for outcome in swept.failed.values()}
-    print(
-        f"momatch sweep: error: {len(runs)} of {swept.jobs} runs failed; start the sweep again to try them again",
-        file=sys.stderr,
-    )
-    for place, outcome in swept.failed.items():
-        print(f"  {place} ({outcome.run}): {outcome.error}", file=sys.stderr)
-    return 1
+        print(write_results(arguments.out, arguments.results))
+    return 1 if swept.failed else 0
 
 
 def forecast(jobs: Sequence[Job], ledgers: Mapping[str, "Ledger"]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from types import TracebackType
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -96,15 +97,14 @@ class Board:
         waiting = [job for job in self._jobs if job.name not in self._ended and job.name not in self._running]
         left = self._pace.left(waiting, self._running, self._workers) if waiting or self._running else None
         pieces = [
-            f"{len(self._running)} running, {len(waiting)} waiting" if waiting or self._running else "all through",
+            f"{len(self._running)} running, {len(waiting)} waiting" if waiting or self._running else "none left",
             f"{failed} failed" if failed else "",
             f"about {duration(left)} left" if left is not None else "",
         ]
         return ", ".join(piece for piece in pieces if piece)
 
     def _tables(self) -> Group:
-        done = len(self._ended)
-        head = Text(f"{done} of {len(self._jobs)} runs done: {self._summary()}", style="bold")
+        head = Text(f"{len(self._ended)} of {len(self._jobs)} runs through: {self._summary()}", style="bold")
         # What is still open comes first: a terminal shows the top of what does not fit.
         grids = sorted(self._grids, key=lambda grid: not self._open_in(grid))
         return Group(head, *(self._table(grid) for grid in grids))
@@ -114,8 +114,8 @@ class Board:
 
     def _table(self, grid: Grid) -> Table:
         figure = _first_figure(grid)
-        heading = figure.title + (f", {figure.unit}" if figure.unit else "")
-        table = Table(title=f"{grid.name}: {heading}", title_justify="left", pad_edge=False)
+        heading = f"{grid.name}: {figure.name}" + (f", {figure.unit}" if figure.unit else "")
+        table = Table(title=Text(heading), title_justify="left", box=SIMPLE_HEAD)
         table.add_column("")
         for column in grid.columns:
             table.add_column(Text(column), justify="right")

@@ -60,12 +60,9 @@ def stands(job: Job, place: Place, outcome: Outcome) -> bool:
         state = look(job)
     except (ValueError, OSError):
         return False
-    known = outcome.evaluation or {}
-    return (
-        state == "finished"
-        and all(name in known for name in place.outliers)
-        and bool(known or not job.evaluated(place))
-    )
+    if outcome.evaluation is None and job.evaluated(place):
+        return False
+    return state == "finished" and all(name in (outcome.evaluation or {}) for name in place.outliers)
 
 
 def progress(directory: Path) -> tuple[int, float]:
