@@ -2,10 +2,11 @@
 
 import math
 from html import escape
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
+from momatch.report.findings import Densities, Findings, Missing
 
 
 def is_number(value: object) -> TypeGuard[float | int]:
@@ -42,24 +43,41 @@ def missing(text: str) -> str:
     return f'<p class="missing">{escape(text)}</p>'
 
 
-def headline(result: dict[str, Any] | None, evaluation: Evaluation | None) -> str:
-    """The result in one line."""
-    accuracy = evaluation.accuracy if evaluation is not None else (result or {}).get("test_accuracy")
-    if is_number(accuracy):
+def plural(n: int, noun: str) -> str:
+    """A number and what it counts."""
+    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+
+
+def accuracy_of(run: Findings) -> float | None:
+    """Share of right test predictions; None if it is not known."""
+    if isinstance(run.evaluation, Evaluation):
+        return run.evaluation.accuracy
+    accuracy = (run.result or {}).get("test_accuracy")
+    return accuracy if is_number(accuracy) else None
+
+
+def headline(run: Findings) -> str:
+    """The result of a run in one line."""
+    accuracy = accuracy_of(run)
+    if accuracy is not None:
         return f"{percent(accuracy)} of test images classified correctly"
-    return "Training finished; there were no labelled test images" if result else "This run has not finished"
+    if run.result is not None:
+        return "Training finished; there were no labelled test images"
+    if run.metrics or isinstance(run.config, TrainConfig):
+        return "This run has not finished"
+    return "There is no run that can be read"
 
 
-def summary(
-    config: TrainConfig, result: dict[str, Any] | None, names: tuple[str, ...], evaluation: Evaluation | None
-) -> str:
-    """The result in a few sentences; a run without one has not finished."""
-    sentences = [_training(config, len(names))]
-    if result is None:
-        sentences.append("The run has not finished: what follows is as far as it got.")
-    if evaluation is not None:
-        sentences += _test(evaluation, names)
-    result = result or {}
+def summary(run: Findings) -> str:
+    """The result of a run in a few sentences."""
+    sentences = [] if isinstance(run.config, Missing) else [_training(run.config, len(run.class_names))]
+    if run.result is None:
+        sentences.append(_progress(run))
+    if isinstance(run.evaluation, Evaluation):
+        sentences += _test(run.evaluation, run.class_names)
+    if not isinstance(run.densities, Missing):
+        sentences += outlier_sentences(run.densities)
+    result = run.result or {}
     used, right = result.get("utilisation"), result.get("pseudo_label_accuracy")
     if is_number(used):
         checked = f", {percent(right)} of them correct" if is_number(right) else ""
@@ -68,6 +86,31 @@ def summary(
     if is_number(skipped) and skipped:
         sentences.append(f"{count(skipped)} steps were skipped because a loss or gradient was not finite.")
     return f"<p>{' '.join(sentences)}</p>"
+
+
+def _progress(run: Findings) -> str:
+    steps = [line["step"] for line in run.metrics if is_number(line.get("step"))]
+    if not steps:
+        return "Nothing was recorded of its training."
+    total = f" of {count(run.config.steps)}" if isinstance(run.config, TrainConfig) else ""
+    return f"The run has not finished: it got to step {count(max(steps))}{total}, and what follows is as far as it got."
+
+
+def outlier_sentences(found: Densities) -> list[str]:
+    """How well images that do not belong are told from those that do, by the score that the head is best known for."""
+    state, by_origin = list(found.separation.items())[-1] if found.separation else ("", {})
+    sentences = []
+    for origin, scores in by_origin.items():
+        name = "nearest" if "nearest" in scores else "density"
+        if name not in scores:
+            continue
+        rule = "the distance to the nearest center" if name == "nearest" else "the energy"
+        mixture = " of the refitted mixture" if state == "refitted" and name == "nearest" else ""
+        sentences.append(
+            f"Images of <b>{escape(origin)}</b> lie farther out than test images in "
+            f"{percent(scores[name]['auroc'])} of all pairs, by {rule}{mixture} (AUROC; 50 % would be chance)."
+        )
+    return sentences
 
 
 def _training(config: TrainConfig, K: int) -> str:

@@ -1,0 +1,165 @@
+"""The sections that show images and clusters: what is said beside each chart, and where a script draws it."""
+
+from collections.abc import Sequence
+from html import escape
+from statistics import median
+
+from momatch.config import TrainConfig
+from momatch.evaluate import Evaluation
+from momatch.report.curves import curve_charts, threshold_points
+from momatch.report.findings import Densities, Findings, Missing, Picture, Points
+from momatch.report.panels import chart, panels, table
+from momatch.report.sprites import Sprites
+from momatch.report.words import count, decimal, missing, percent, plural
+
+#: Longest side of a picture on a contact sheet, in pixels.
+SHEET_PIXELS = 64
+#: How each outlier score is called.
+SCORES = {
+    "nearest": "distance to the nearest center",
+    "assigned": "distance to the predicted center",
+    "farthest": "distance to the farthest center",
+    "density": "density, -log p(x)",
+    "confidence": "lack of confidence",
+}
+
+
+def curves_section(findings: Sequence[Findings]) -> str:
+    """Training curves, those of several runs over each other; then the thresholds of each run."""
+    charts = []
+    for number, each in enumerate(curve_charts(findings)):
+        title = escape(each["title"])
+        drawn = chart("curves", f"{title} over the steps of training", 250, number)
+        charts.append(f"<figure><figcaption>{title}</figcaption>{drawn}</figure>")
+    if not charts:
+        return missing("Nothing was recorded of the training.")
+    thresholds = ""
+    if any(threshold_points(run) for run in findings):
+        thresholds = "<h3 class='sub'>Confidence from which a pseudo-label counts, class by class</h3>" + panels(
+            findings, _thresholds
+        )
+    return f'<div class="charts">{"".join(charts)}</div>{thresholds}'
+
+
+def _thresholds(run: Findings, number: int) -> str:
+    points = threshold_points(run)
+    if points is None:
+        return missing("No thresholds were recorded: the policy has none, or the run is older than their record.")
+    height = 130 + 12 * len(points["y"]) if points["heatmap"] else 300
+    return chart("thresholds", "Threshold of each class over the steps of training", min(height, 900), number)
+
+
+def map_section(run: Findings, number: int) -> str:
+    """The latent space in two dimensions."""
+    if isinstance(run.points, Missing):
+        return missing(run.points.reason)
+    return f"<p>{' '.join(_map_sentences(run.points))}</p>" + chart(
+        "map", "Map of the latent space; each point is an image", 560, number
+    )
+
+
+def _map_sentences(points: Points) -> list[str]:
+    shown = [int((points.origin == o).sum()) for o in range(len(points.origin_names))]
+    flagged = [int(points.flagged[points.origin == o].sum()) for o in range(len(points.origin_names))]
+    sentences = [f"PCA's two directions hold {percent(points.explained)} of the variance."]
+    for name, n, hits in zip(points.origin_names, shown, flagged, strict=True):
+        if n:
+            sentences.append(f"Of {count(n)} {escape(_images_of(name))}, {percent(hits / n)} are taken for outliers.")
+    return sentences
+
+
+def _images_of(origin: str) -> str:
+    return origin if origin == "test images" else f"images of {origin}"
+
+
+def gaussianity_section(run: Findings, number: int) -> str:
+    """Moments and distances of each class beside those of a Gaussian."""
+    if isinstance(run.clusters, Missing):
+        return missing(run.clusters.reason)
+    height = 120 + max(200, min(1500, 26 * len(run.clusters) if len(run.clusters) <= 30 else 14 * len(run.clusters)))
+    heatmap = chart("moments", "Error of each moment, class by class, in units of chance", height, number)
+    label = "Sample moments of one class beside those of a Gaussian"
+    details = chart("cells", label, 300, number) + chart(
+        "quantiles", "Squared distances to the center beside the chi-square distribution", 340, number
+    )
+    return f'<p>{_moment_sentence(run)}</p><div class="split">{heatmap}<div>{details}</div></div>'
+
+
+def _moment_sentence(run: Findings) -> str:
+    assert not isinstance(run.clusters, Missing), "the section is not drawn"
+    order = (run.config.moment_order or 0) if isinstance(run.config, TrainConfig) else 0
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for cluster in run.clusters:
+        for row in cluster.moments:
+            if row.noise > 0:
+                ratios[row.order <= order].append(row.error / row.noise)
+    parts = []
+    if ratios[True]:
+        which = "first order" if order == 1 else f"first {order} orders"
+        parts.append(f"{decimal(median(ratios[True]))} times for the {which}, which the run constrained")
+    if ratios[False]:
+        rest = "the higher orders, which it left free" if ratios[True] else "all orders, none of which was constrained"
+        parts.append(f"{decimal(median(ratios[False]))} times for {rest}")
+    return f"In the middle class and cell, moments miss their targets by {' and '.join(parts)}, what chance alone would give."
+
+
+def calibration_section(run: Findings, number: int) -> str:
+    """Accuracy by confidence."""
+    if not isinstance(run.evaluation, Evaluation):
+        return missing(run.evaluation.reason)
+    gap = f"<p>The gap is {100 * run.evaluation.ece:.1f} points on average (expected calibration error).</p>"
+    return gap + chart("calibration", "Accuracy by confidence, in bins", 380, number)
+
+
+def densities_section(run: Findings, number: int) -> str:
+    """Histograms of log p(x), and how well each score tells outliers from inliers."""
+    if isinstance(run.densities, Missing):
+        return missing(run.densities.reason)
+    drawn = chart("densities", "Histogram of log p(x): images that belong and images that do not", 360, number)
+    return drawn + _separation(run.densities)
+
+
+def _separation(found: Densities) -> str:
+    columns = [(state, origin) for state, origins in found.separation.items() for origin in origins]
+    if not columns:
+        return (
+            "<p>There are no outliers to compare with. <code>momatch report RUN --outliers DATASET</code> takes those of "
+            "another dataset.</p>"
+        )
+    rows = []
+    for score, name in SCORES.items():
+        cells = [found.separation[state][origin].get(score) for state, origin in columns]
+        if any(cells):
+            rows.append((name, *("" if cell is None else _auroc(cell["auroc"]) for cell in cells)))
+    header = ("AUROC of each score", *(f"{escape(origin)}<small>{state}</small>" for state, origin in columns))
+    return table(header, rows, kind="numbers")
+
+
+def _auroc(value: float) -> str:
+    return f'<span class="{"chance" if value < 0.6 else "good" if value >= 0.9 else ""}">{value:.3f}</span>'
+
+
+def sheet_section(pictures: tuple[Picture, ...] | Missing, sprites: Sprites, nothing: str, *, by_score: bool) -> str:
+    """Pictures with what was said of them; `nothing` where there are none."""
+    if isinstance(pictures, Missing):
+        return missing(pictures.reason)
+    if not pictures:
+        return f"<p>{escape(nothing)}</p>"
+    return f'<div class="sheet">{"".join(_picture(each, sprites, by_score) for each in pictures)}</div>'
+
+
+def _picture(picture: Picture, sprites: Sprites, by_score: bool) -> str:
+    said = f"<b>{escape(picture.predicted)}</b> {percent(picture.confidence)}"
+    truth = "" if picture.truth is None else f"<span>really {escape(picture.truth)}</span>"
+    score = f"<span>score {decimal(picture.score)}</span>" if by_score else ""
+    label = f"taken for {escape(picture.predicted)}" + (f", really {escape(picture.truth)}" if picture.truth else "")
+    tile = sprites.html(sprites.add(picture.image, most=SHEET_PIXELS), label)
+    return f"<figure>{tile}<figcaption>{said}{truth}{score}</figcaption></figure>"
+
+
+def problems_section(run: Findings) -> str:
+    """What is wrong with the run's directory."""
+    if not run.problems:
+        return ""
+    entries = "".join(f"<li>{escape(problem)}</li>" for problem in run.problems)
+    return f'<div class="problems"><p>{plural(len(run.problems), "problem")} with this run:</p><ul>{entries}</ul></div>'
