@@ -23,7 +23,7 @@ def classes_section(run: Findings, number: int) -> str:
     evaluation, names = run.evaluation, run.class_names
     side = f"<div>{_pairs(evaluation, names)}{_bars(evaluation, names)}</div>"
     label = "Confusion matrix: true classes down, predicted classes across"
-    matrix = chart("confusion", label, 170 + max(260, min(560, 34 * len(names))), number)
+    matrix = chart("confusion", label, number, height=max(420, min(720, 120 + 38 * len(names))), narrow=440)
     return f'<div class="split">{matrix}{side}</div>'
 
 

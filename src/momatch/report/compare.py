@@ -8,7 +8,7 @@ from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.report.figures import FIGURES, Figure, code, figure_values
 from momatch.report.findings import Findings, Missing
 from momatch.report.panels import badge, run_name, table
-from momatch.report.words import accuracy_of, headline, percent, summary
+from momatch.report.words import accuracy_of, headline, judged_separation, percent, summary
 
 #: Figures of which less is better; of the others more is better, where one can say so at all.
 LESS_IS_BETTER = {"ece", "nll", "compactness", "compactness_true", "seconds", "peak_memory_mb"}
@@ -41,7 +41,7 @@ def summaries(findings: Sequence[Findings]) -> str:
 def comparison(findings: Sequence[Findings]) -> str:
     """A table of the settings that differ and of all figures, a column for each run; the best of each figure is bold."""
     header = ("", *(badge(number) for number in range(len(findings))))
-    rows = [*_settings(findings), *_figures(findings)]
+    rows = [*_settings(findings), *_figures(findings), *_outliers(findings)]
     return table(header, rows, kind="compare")
 
 
@@ -71,8 +71,24 @@ def _figures(findings: Sequence[Findings]) -> list[tuple[str, ...]]:
     return rows
 
 
+def _outliers(findings: Sequence[Findings]) -> list[tuple[str, ...]]:
+    judged = [{} if isinstance(run.densities, Missing) else judged_separation(run.densities) for run in findings]
+    rows = []
+    for origin in dict.fromkeys(origin for each in judged for origin in each):
+        known = [each[origin][0] for each in judged if origin in each]
+        best = max(known) if len(set(known)) > 1 else None
+        cells = [
+            "-" if origin not in each else _bold(f"{each[origin][0]:.3f}", each[origin][0] == best) for each in judged
+        ]
+        rows.append((f"AUROC, {escape(origin)}", *cells))
+    return rows
+
+
 def _cell(figure: Figure, values: Mapping[str, float | int], best: float | int | None) -> str:
     if figure.key not in values:
         return "-"
-    text = figure.write(values[figure.key])
-    return f"<b>{text}</b>" if values[figure.key] == best else text
+    return _bold(figure.write(values[figure.key]), values[figure.key] == best)
+
+
+def _bold(text: str, best: bool) -> str:
+    return f"<b>{text}</b>" if best else text

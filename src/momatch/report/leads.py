@@ -2,13 +2,15 @@
 
 MAP = (
     "Each point is an image, as the network sees it just before it decides. Images that the network finds alike lie close "
-    "together. Rest the mouse on a point, or tap it, to see the image."
+    "together. Rest the mouse on a point, or tap it, to see the image. t-SNE keeps neighbours together, and distances between "
+    "far groups mean little; PCA shows the two directions in which images differ most. An image that lies farther out than "
+    "95 % of the test images is taken for an outlier."
 )
 GAUSSIANITY = (
     "The model treats each class as a cloud with the shape of a Gaussian. Is it one? Moments of the test images around the "
     "learned center are held against those of a Gaussian: order 1 is where the cloud lies, 2 how wide it is, 3 how lopsided, "
-    "4 how heavy its tails are. 1 means no farther off than chance would put as many truly Gaussian samples. Choose a class in "
-    "the heatmap."
+    "4 how heavy its tails are. 1 means: as far off as chance would put as many truly Gaussian samples; a narrow cloud can be "
+    "nearer. Choose a class in the heatmap."
 )
 ERRORS = (
     "Rows are true classes, columns predictions: blue cells are right, orange ones wrong, deeper ones more frequent."

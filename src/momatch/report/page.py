@@ -48,7 +48,7 @@ PAGE = """<!DOCTYPE html>
 {sheets}
 </style>
 </head>
-<body>
+<body class="{kind}">
 <header><h1>{headline}</h1>{summary}{problems}</header>
 {navigation}
 <main>
@@ -137,6 +137,7 @@ def build_page(findings: Sequence[Findings]) -> str:
     problems = panels(findings, lambda run, _: problems_section(run)) if any(run.problems for run in findings) else ""
     return PAGE.format(
         title=escape(title),
+        kind="several" if several else "",
         style=style(),
         sheets=sprites.style(),
         headline=headline_of_all(findings),

@@ -19,16 +19,18 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], *, kind: str = "
     return f'<div class="scroll"><table class="{kind}">{content}</table></div>'
 
 
-def chart(kind: str, label: str, height: int, number: int) -> str:
-    """A place where a script draws: `kind` names the function, `number` the run (or the chart of curves).
+def chart(kind: str, label: str, number: int, *, height: int, narrow: int | None = None) -> str:
+    """A place where a script draws, of a height that is known before anything is drawn, so that nothing jumps.
 
     Args:
         kind: of the chart, as in assets/boot.js.
         label: what a screen reader says; HTML already.
-        height: in pixels, known before anything is drawn, so that nothing jumps.
-        number: what it is about.
+        number: of the run that it is about, or of the chart of curves.
+        height: in pixels.
+        narrow: the same where there is no room for two things side by side.
     """
-    place = f'class="chart" data-chart="{kind}" data-number="{number}" style="height:{height}px"'
+    size = f"--height:{height}px;--narrow:{narrow or height}px"
+    place = f'class="chart" data-chart="{kind}" data-number="{number}" style="{size}"'
     return f'<div class="figure"><div {place} role="img" aria-label="{label}"></div></div>'
 
 

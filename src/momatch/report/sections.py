@@ -7,11 +7,13 @@ from statistics import median
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
 from momatch.report.curves import curve_charts, threshold_points
-from momatch.report.findings import Densities, Findings, Missing, Picture, Points
+from momatch.report.findings import ClusterFindings, Densities, Findings, Missing, Picture, Points
 from momatch.report.panels import chart, panels, table
 from momatch.report.sprites import Sprites
 from momatch.report.words import count, decimal, missing, percent, plural
 
+#: Classes up to which each has a row high enough for numbers.
+MOST_ROWS = 30
 #: Longest side of a picture on a contact sheet, in pixels.
 SHEET_PIXELS = 64
 #: How each outlier score is called.
@@ -29,7 +31,7 @@ def curves_section(findings: Sequence[Findings]) -> str:
     charts = []
     for number, each in enumerate(curve_charts(findings)):
         title = escape(each["title"])
-        drawn = chart("curves", f"{title} over the steps of training", 250, number)
+        drawn = chart("curves", f"{title} over the steps of training", number, height=250)
         charts.append(f"<figure><figcaption>{title}</figcaption>{drawn}</figure>")
     if not charts:
         return missing("Nothing was recorded of the training.")
@@ -46,61 +48,58 @@ def _thresholds(run: Findings, number: int) -> str:
     if points is None:
         return missing("No thresholds were recorded: the policy has none, or the run is older than their record.")
     height = 130 + 12 * len(points["y"]) if points["heatmap"] else 300
-    return chart("thresholds", "Threshold of each class over the steps of training", min(height, 900), number)
+    return chart("thresholds", "Threshold of each class over the steps of training", number, height=min(height, 1300))
 
 
 def map_section(run: Findings, number: int) -> str:
     """The latent space in two dimensions."""
     if isinstance(run.points, Missing):
         return missing(run.points.reason)
-    return f"<p>{' '.join(_map_sentences(run.points))}</p>" + chart(
-        "map", "Map of the latent space; each point is an image", 560, number
-    )
+    drawn = chart("map", "Map of the latent space; each point is an image", number, height=640, narrow=440)
+    return f'<div class="split wide">{drawn}<div>{_map_words(run.points)}</div></div>'
 
 
-def _map_sentences(points: Points) -> list[str]:
-    shown = [int((points.origin == o).sum()) for o in range(len(points.origin_names))]
-    flagged = [int(points.flagged[points.origin == o].sum()) for o in range(len(points.origin_names))]
-    sentences = [f"PCA's two directions hold {percent(points.explained)} of the variance."]
-    for name, n, hits in zip(points.origin_names, shown, flagged, strict=True):
-        if n:
-            sentences.append(f"Of {count(n)} {escape(_images_of(name))}, {percent(hits / n)} are taken for outliers.")
-    return sentences
-
-
-def _images_of(origin: str) -> str:
-    return origin if origin == "test images" else f"images of {origin}"
+def _map_words(points: Points) -> str:
+    rows = []
+    for o, name in enumerate(points.origin_names):
+        flagged = points.flagged[points.origin == o]
+        if len(flagged):
+            rows.append((escape(name), count(len(flagged)), percent(float(flagged.double().mean()))))
+    variance = f"<p>The two directions of PCA hold {percent(points.explained)} of the variance.</p>"
+    return table(("Images on the map", "Shown", "Taken for outliers"), rows, kind="numbers") + variance
 
 
 def gaussianity_section(run: Findings, number: int) -> str:
     """Moments and distances of each class beside those of a Gaussian."""
     if isinstance(run.clusters, Missing):
         return missing(run.clusters.reason)
-    height = 120 + max(200, min(1500, 26 * len(run.clusters) if len(run.clusters) <= 30 else 14 * len(run.clusters)))
-    heatmap = chart("moments", "Error of each moment, class by class, in units of chance", height, number)
+    K = len(run.clusters)
+    short = 110 + (32 * K if K <= MOST_ROWS else 13 * K)
+    title = "Error of each moment, class by class, in units of chance"
+    heatmap = chart("moments", title, number, height=max(720, short), narrow=short)
     label = "Sample moments of one class beside those of a Gaussian"
-    details = chart("cells", label, 300, number) + chart(
-        "quantiles", "Squared distances to the center beside the chi-square distribution", 340, number
+    details = chart("cells", label, number, height=300) + chart(
+        "quantiles", "Squared distances to the center beside the chi-square distribution", number, height=320
     )
-    return f'<p>{_moment_sentence(run)}</p><div class="split">{heatmap}<div>{details}</div></div>'
+    return f'{_moment_words(run.clusters, run.config)}<div class="split">{heatmap}<div>{details}</div></div>'
 
 
-def _moment_sentence(run: Findings) -> str:
-    assert not isinstance(run.clusters, Missing), "the section is not drawn"
-    order = (run.config.moment_order or 0) if isinstance(run.config, TrainConfig) else 0
-    ratios: dict[bool, list[float]] = {True: [], False: []}
-    for cluster in run.clusters:
-        for row in cluster.moments:
-            if row.noise > 0:
-                ratios[row.order <= order].append(row.error / row.noise)
+def _moment_words(clusters: Sequence[ClusterFindings], config: TrainConfig | Missing) -> str:
+    """Order by order, how far the moments are off; and how wide the clouds are."""
+    constrained = 0 if isinstance(config, Missing) or config.constraint != "moments" else config.moment_order or 0
     parts = []
-    if ratios[True]:
-        which = "first order" if order == 1 else f"first {order} orders"
-        parts.append(f"{decimal(median(ratios[True]))} times for the {which}, which the run constrained")
-    if ratios[False]:
-        rest = "the higher orders, which it left free" if ratios[True] else "all orders, none of which was constrained"
-        parts.append(f"{decimal(median(ratios[False]))} times for {rest}")
-    return f"In the middle class and cell, moments miss their targets by {' and '.join(parts)}, what chance alone would give."
+    for order in range(1, 5):
+        rows = [row for cluster in clusters for row in cluster.moments if row.order == order and row.noise > 0]
+        if rows:
+            note = " (constrained)" if order <= constrained else ""
+            parts.append(f"order {order}{note}: <b>{median(row.error / row.noise for row in rows):.1f}</b>")
+    variances = [row.mean for cluster in clusters for row in cluster.moments if row.cells == "(2)"]
+    width = ""
+    if variances:
+        low, high = decimal(min(variances)), decimal(max(variances))
+        span = low if low == high else f"between {low} and {high}"
+        width = f" The mean variance of a class is {span}; the target is 1."
+    return f"<p>Median error in units of chance: {', '.join(parts)}.{width}</p>"
 
 
 def calibration_section(run: Findings, number: int) -> str:
@@ -108,14 +107,16 @@ def calibration_section(run: Findings, number: int) -> str:
     if not isinstance(run.evaluation, Evaluation):
         return missing(run.evaluation.reason)
     gap = f"<p>The gap is {100 * run.evaluation.ece:.1f} points on average (expected calibration error).</p>"
-    return gap + chart("calibration", "Accuracy by confidence, in bins", 380, number)
+    return gap + chart("calibration", "Accuracy by confidence, in bins", number, height=400)
 
 
 def densities_section(run: Findings, number: int) -> str:
     """Histograms of log p(x), and how well each score tells outliers from inliers."""
     if isinstance(run.densities, Missing):
         return missing(run.densities.reason)
-    drawn = chart("densities", "Histogram of log p(x): images that belong and images that do not", 360, number)
+    drawn = chart(
+        "densities", "Histogram of log p(x): images that belong and images that do not", number, height=360, narrow=300
+    )
     return drawn + _separation(run.densities)
 
 

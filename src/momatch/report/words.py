@@ -15,8 +15,8 @@ def is_number(value: object) -> TypeGuard[float | int]:
 
 
 def percent(value: float | int) -> str:
-    """A share as a percentage with one digit."""
-    return f"{100 * value:.1f} %"
+    """A share as a percentage with one digit; no line ends before its sign."""
+    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
 def decimal(value: float | int) -> str:
@@ -69,23 +69,26 @@ def headline(run: Findings) -> str:
 
 
 def summary(run: Findings) -> str:
-    """The result of a run in a few sentences."""
-    sentences = [] if isinstance(run.config, Missing) else [_training(run.config, len(run.class_names))]
+    """The result of a run in a few sentences, each under a word that says what it is about."""
+    opening = [] if isinstance(run.config, Missing) else [_training(run.config, len(run.class_names))]
     if run.result is None:
-        sentences.append(_progress(run))
+        opening.append(_progress(run))
+    facts: list[tuple[str, str]] = []
     if isinstance(run.evaluation, Evaluation):
-        sentences += _test(run.evaluation, run.class_names)
-    if not isinstance(run.densities, Missing):
-        sentences += outlier_sentences(run.densities)
+        facts += _test(run.evaluation, run.class_names)
+    if not isinstance(run.densities, Missing) and (outliers := outlier_sentence(run.densities)):
+        facts.append(("Outliers", outliers))
     result = run.result or {}
     used, right = result.get("utilisation"), result.get("pseudo_label_accuracy")
     if is_number(used):
-        checked = f", {percent(right)} of them correct" if is_number(right) else ""
-        sentences.append(f"At the end {percent(used)} of the unlabelled images counted with a pseudo-label{checked}.")
+        checked = f"; {percent(right)} of these labels were right" if is_number(right) else ""
+        facts.append(("Pseudo-labels", f"At the end {percent(used)} of the unlabelled images counted{checked}."))
     skipped = result.get("skipped_steps")
     if is_number(skipped) and skipped:
-        sentences.append(f"{count(skipped)} steps were skipped because a loss or gradient was not finite.")
-    return f"<p>{' '.join(sentences)}</p>"
+        text = f"{plural(int(skipped), 'step')} skipped because a loss or gradient was not finite."
+        facts.append(("Training", text))
+    entries = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts)
+    return f"<p>{' '.join(opening)}</p>" + (f'<dl class="facts">{entries}</dl>' if facts else "")
 
 
 def _progress(run: Findings) -> str:
@@ -96,21 +99,29 @@ def _progress(run: Findings) -> str:
     return f"The run has not finished: it got to step {count(max(steps))}{total}, and what follows is as far as it got."
 
 
-def outlier_sentences(found: Densities) -> list[str]:
-    """How well images that do not belong are told from those that do, by the score that the head is best known for."""
-    state, by_origin = list(found.separation.items())[-1] if found.separation else ("", {})
-    sentences = []
+def outlier_sentence(found: Densities) -> str:
+    """How well images that do not belong are told from those that do."""
+    judged = judged_separation(found)
+    if not judged:
+        return ""
+    parts = [f"<b>{escape(origin)}</b> {percent(auroc)}" for origin, (auroc, _) in judged.items()]
+    rule = next(iter(judged.values()))[1]
+    return f"Pairs with a test image in which the other is found out: {', '.join(parts)}. (AUROC by {rule}; 50 % is chance.)"
+
+
+def judged_separation(found: Densities) -> dict[str, tuple[float, str]]:
+    """Origin -> AUROC of the score that the head is made for, and that score in words."""
+    if not found.separation:
+        return {}
+    state, by_origin = list(found.separation.items())[-1]
+    mixture = " of the refitted mixture" if state == "refitted" else ""
+    judged = {}
     for origin, scores in by_origin.items():
-        name = "nearest" if "nearest" in scores else "density"
-        if name not in scores:
-            continue
-        rule = "the distance to the nearest center" if name == "nearest" else "the energy"
-        mixture = " of the refitted mixture" if state == "refitted" and name == "nearest" else ""
-        sentences.append(
-            f"Images of <b>{escape(origin)}</b> lie farther out than test images in "
-            f"{percent(scores[name]['auroc'])} of all pairs, by {rule}{mixture} (AUROC; 50 % would be chance)."
-        )
-    return sentences
+        if "nearest" in scores:
+            judged[origin] = (scores["nearest"]["auroc"], f"the distance to the nearest center{mixture}")
+        elif "density" in scores:
+            judged[origin] = (scores["density"]["auroc"], "the energy")
+    return judged
 
 
 def _training(config: TrainConfig, K: int) -> str:
@@ -126,17 +137,15 @@ def _training(config: TrainConfig, K: int) -> str:
     )
 
 
-def _test(evaluation: Evaluation, names: tuple[str, ...]) -> list[str]:
+def _test(evaluation: Evaluation, names: tuple[str, ...]) -> list[tuple[str, str]]:
     n, errors = evaluation.n, evaluation.n - int(evaluation.confusion.diagonal().sum())
-    sentences = [f"It was wrong on {count(errors)} of {count(n)} test images."]
+    text = f"Wrong on {count(errors)} of {plural(n, 'test image')}."
     seen = [(share, name) for share, name in zip(evaluation.per_class, names, strict=True) if share is not None]
     share, weakest = min(seen, key=lambda pair: pair[0])
     if len(seen) > 1 and share < evaluation.accuracy:
-        sentences.append(f"The weakest class is <b>{escape(weakest)}</b> with {percent(share)}.")
+        text += f" The weakest class is <b>{escape(weakest)}</b> with {percent(share)}."
     bins = evaluation.calibration
     gap = float((bins.count * (bins.confidence - bins.accuracy)).sum()) / n
-    points = f"{100 * evaluation.ece:.1f} points"
     direction = "too sure" if gap > 0 else "too modest"
     mostly = f", mostly {direction}" if evaluation.ece >= 0.005 else ""
-    sentences.append(f"Its stated confidence is off by {points} on average{mostly}.")
-    return sentences
+    return [("Errors", text), ("Confidence", f"Off by {100 * evaluation.ece:.1f} points on average{mostly}.")]

@@ -8,7 +8,7 @@ function drawCurves(chart, number) {
   const dashes = ["solid", "dash", "dot", "dashdot"];
   const drawn = lines.map((line, i) => ({ ...line, tint: runColor(several ? line.run : i), i }));
   const traces = drawn.filter((line) => !hiddenRuns.has(line.run)).map((line) => ({
-    type: "scatter", mode: line.x.length > 1 ? "lines" : "markers", x: line.x, y: line.y, name: short(line.name, 40),
+    type: "scatter", mode: line.x.length > 1 ? "lines" : "markers", x: line.x, y: line.y, name: several ? letter(line.run) : line.name,
     // Eight colours serve more runs by another kind of line.
     line: { color: line.tint, width: 2, dash: several ? dashes[Math.floor(line.run / 8) % 4] : "solid" },
     marker: { color: line.tint, size: 7 },
@@ -22,7 +22,9 @@ function drawCurves(chart, number) {
   });
   const last = (line) => (share ? percent(line.y.at(-1)) : decimal(line.y.at(-1)));
   const entries = drawn.filter((line) => !hiddenRuns.has(line.run));
-  keys(chart).replaceChildren(...entries.map((line) => key(`${line.name} ${last(line)}`, "line", line.tint)));
+  keys(chart).replaceChildren(...entries.map((line) => several
+    ? key(`${letter(line.run)} ${last(line)}`, "line", line.tint, null, line.name)
+    : key(`${line.name} ${last(line)}`, "line", line.tint)));
 }
 
 function drawThresholds(chart, number) {

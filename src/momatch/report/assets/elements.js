@@ -30,11 +30,11 @@ function beside(chart, name, place) {
 let groups = 0;
 
 // A few options of which one is chosen. Says which at once when it changes.
-function choice(legend, options, chosen, changed) {
+function choice(legend, options, chosen, changed, unusable = []) {
   const name = `choice-${groups++}`;
   const set = make("fieldset", { className: "choice" }, make("legend", { textContent: legend }));
   for (const option of options) {
-    const input = make("input", { type: "radio", name, value: option, checked: option === chosen });
+    const input = make("input", { type: "radio", name, value: option, checked: option === chosen, disabled: unusable.includes(option) });
     input.addEventListener("change", () => changed(option));
     set.append(make("label", {}, input, make("span", { textContent: option })));
   }
@@ -61,7 +61,7 @@ const SHAPES = {
 };
 
 // An entry of a legend; a button if something happens when it is pressed.
-function key(text, shape, tint, pressed) {
+function key(text, shape, tint, pressed = null, title = text) {
   const space = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(space, "svg");
   const path = document.createElementNS(space, "path");
@@ -72,7 +72,7 @@ function key(text, shape, tint, pressed) {
   path.setAttribute("stroke", tint);
   path.setAttribute("stroke-width", shape === "circle" ? 0 : shape === "circle-open" ? 1.5 : 2.5);
   svg.append(path);
-  const element = make(pressed ? "button" : "span", { className: "key", title: text }, svg, make("span", { textContent: text }));
+  const element = make(pressed ? "button" : "span", { className: "key", title }, svg, make("span", { textContent: text }));
   if (pressed) {
     element.setAttribute("type", "button");
     element.addEventListener("click", pressed);

@@ -12,7 +12,7 @@ function drawConfusion(chart, number) {
     z: confusion.map((row, y) => row.map((n, p) => ((y === p) === right ? shade(n, totals[y]) : null))),
     hoverongaps: false, hoverinfo: "text",
     hovertext: confusion.map((row, y) => row.map((n, p) => cellText(classes, y, p, n, totals[y]))),
-    ...(K <= 20 ? { text: confusion.map((row) => row.map((n) => n || "")), texttemplate: "%{text}", textfont: { size: 11 } } : {}),
+    ...(K <= 20 ? { text: confusion.map((row, y) => row.map((n, p) => ((y === p) === right && n ? n : ""))), texttemplate: "%{text}", textfont: { size: 11 } } : {}),
   });
   const names = classes.map((name) => short(name, 14));
   draw(chart, [part(true, "run-0"), part(false, "run-1")], {
@@ -39,7 +39,8 @@ function drawCalibration(chart, number) {
   const used = count.flatMap((c, b) => (c ? [b] : []));
   const middle = used.map((b) => (b + 0.5) / B);
   const bars = {
-    type: "bar", x: middle, width: 0.9 / B, y: used.map((b) => accuracy[b]), marker: { color: color("run-0"), opacity: 0.85 },
+    type: "bar", x: middle, width: 0.9 / B, y: used.map((b) => accuracy[b]), // A bar of a few images says little, and is faint.
+    marker: { color: color("run-0"), opacity: used.map((b) => 0.25 + 0.65 * Math.min(1, count[b] / 20)) },
     customdata: used.map((b) => [b / B, (b + 1) / B, count[b], confidence[b]]),
     hovertemplate: "confidence %{customdata[0]:.0%} to %{customdata[1]:.0%}<br>%{customdata[2]:,} images, %{y:.1%} right<br>" +
       "stated on average: %{customdata[3]:.1%}<extra></extra>",
@@ -55,7 +56,7 @@ function drawCalibration(chart, number) {
   };
   draw(chart, [bars, ideal, means, sizes], {
     hovermode: "closest",
-    xaxis: axis("stated confidence", { range: [0, 1], tickformat: ".0%", anchor: "y2", showgrid: false }),
+    xaxis: axis("stated confidence", { range: [0, 1], tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1], tickformat: ".0%", anchor: "y2", showgrid: false }),
     yaxis: axis("right", { domain: [0.34, 1], range: [0, 1.02], tickformat: ".0%" }),
     yaxis2: axis("images", { domain: [0, 0.22], range: [0, 1.02], tickformat: ".0%", nticks: 3 }),
   });

@@ -24,8 +24,15 @@ function chooseCluster(number, k) {
   }
 }
 
+// A class of cells by its typical monomial: (2,1) holds the moments x²y of all pairs of dimensions.
+function monomial(cells) {
+  const powers = cells.match(/\d+/g) ?? [];
+  return powers.map((power, i) => "xyzw"[i] + (power > 1 ? "¹²³⁴"[power - 1] : "")).join("");
+}
+
 function cellTicks(moments) {
-  return { tickmode: "array", tickvals: moments.map((_, i) => i), ticktext: moments.map((row) => row.cells), tickangle: 0 };
+  const ticktext = moments.map((row) => monomial(row.cells));
+  return { tickmode: "array", tickvals: moments.map((_, i) => i), ticktext, tickangle: 0, tickfont: { size: 10, color: color("soft") } };
 }
 
 function drawMoments(chart, number) {
@@ -35,7 +42,7 @@ function drawMoments(chart, number) {
   const names = clusters.map((cluster, k) => (k === chosen ? `<b>${short(cluster.name)}</b>` : short(cluster.name)));
   const ratios = clusters.map((cluster) => cluster.moments.map(ratio));
   const text = (row, cluster) =>
-    `${short(cluster.name, 30)}, order ${row.order}, cells ${row.cells}<br>${decimal(ratio(row))} times chance<br>` +
+    `${short(cluster.name, 30)}, order ${row.order}, ${monomial(row.cells)}<br>${decimal(ratio(row))} times chance<br>` +
     `mean ${decimal(row.mean)}, target ${decimal(row.target)}<br>error ${decimal(row.error)}, by chance ${decimal(row.noise)}`;
   const ticks = [1, 3, 10, 30, 100];
   const trace = {
@@ -54,7 +61,7 @@ function drawMoments(chart, number) {
   const orders = moments.flatMap((row, i) => (i && moments[i - 1].order !== row.order ? [i - 0.5] : []));
   draw(chart, [trace], {
     margin: { l: 44, r: 10, t: 30, b: 40 },
-    xaxis: axis("cells of the moment tensor", { ...cellTicks(moments), showgrid: false }),
+    xaxis: axis("moment", { ...cellTicks(moments), showgrid: false }),
     yaxis: classAxis(names, { autorange: "reversed", showgrid: false }),
     shapes: orders.map((x) => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: color("soft"), width: 1 } })),
     annotations: orderTitles(moments),
@@ -85,24 +92,38 @@ function drawCells(chart, number) {
     picker("Class", names, chosen, (k) => chooseCluster(number, k)), make("span", { textContent: `${n.toLocaleString("en")} test images` }),
   );
   const x = moments.map((_, i) => i);
+  const scale = momentScale(moments);
   const targets = {
-    type: "scatter", mode: "markers", x, y: moments.map((row) => row.target), hoverinfo: "skip",
+    type: "scatter", mode: "markers", x, y: moments.map((row) => scale.place(row.target)), hoverinfo: "skip",
     marker: { symbol: "line-ew-open", size: 18, color: color("soft"), line: { width: 2 } },
-    error_y: { type: "data", array: moments.map((row) => 2 * row.noise), color: color("faint"), thickness: 1, width: 4 },
+    error_y: {
+      type: "data", symmetric: false, color: color("faint"), thickness: 1, width: 4,
+      array: moments.map((row) => scale.place(row.target + 2 * row.noise) - scale.place(row.target)),
+      arrayminus: moments.map((row) => scale.place(row.target) - scale.place(row.target - 2 * row.noise)),
+    },
   };
   const means = {
-    type: "scatter", mode: "markers", x, y: moments.map((row) => row.mean), marker: { color: color("run-1"), size: 9 },
-    customdata: moments.map((row) => [row.cells, row.target]),
-    hovertemplate: "%{customdata[0]}: mean %{y:.3~g}, target %{customdata[1]}<extra></extra>",
+    type: "scatter", mode: "markers", x, y: moments.map((row) => (row.mean === null ? null : scale.place(row.mean))), marker: { color: color("run-1"), size: 9 },
+    customdata: moments.map((row) => [monomial(row.cells), decimal(row.mean), decimal(row.target)]),
+    hovertemplate: "%{customdata[0]}: mean %{customdata[1]}, target %{customdata[2]}<extra></extra>",
   };
   draw(chart, [targets, means], {
     hovermode: "closest",
-    xaxis: axis("cells of the moment tensor", { ...cellTicks(moments), range: [-0.6, moments.length - 0.4], showgrid: false }),
-    yaxis: axis("moment", { nticks: 6 }),
+    xaxis: axis("moment", { ...cellTicks(moments), range: [-0.6, moments.length - 0.4], showgrid: false }),
+    yaxis: axis("value", scale.ticks),
   });
   keys(chart).replaceChildren(
     key("mean over the test images", "circle", color("run-1")), key("Gaussian, ± 2 deviations of chance in one cell", "line", color("soft")),
   );
+}
+
+// Fourth moments far from their target would hide all lower ones: large values are drawn closer together.
+function momentScale(moments) {
+  const most = Math.max(...moments.map((row) => Math.abs(row.mean ?? 0) + 2 * row.noise));
+  if (most <= 15) return { place: (value) => value, ticks: { nticks: 6 } };
+  const marks = [1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000, 1e6, 1e9, 1e12].filter((mark) => mark <= 1.5 * most);
+  const shown = [...marks.map((mark) => -mark).reverse(), 0, ...marks];
+  return { place: Math.asinh, ticks: { tickmode: "array", tickvals: shown.map(Math.asinh), ticktext: shown.map(decimal) } };
 }
 
 function drawQuantiles(chart, number) {

@@ -21,10 +21,10 @@ function drawMap(chart, number) {
   };
   if (!chart.parentElement.querySelector(":scope > .tools")) {
     const kinds = Object.keys(run.map.maps);
-    const colorings = COLORINGS.filter((name) => name !== "distance" || run.map.distance.some((d) => d !== null));
+    const unusable = run.map.distance.some((d) => d !== null) ? [] : ["distance"];
     tools(chart).append(
       choice("Map", kinds, state.map, (map) => again({ map, view: state.view + 1 })),
-      choice("Colour by", colorings, state.coloring, (coloring) => again({ coloring, only: null })),
+      choice("Colour by", COLORINGS, state.coloring, (coloring) => again({ coloring, only: null }), unusable),
     );
   }
   const traces = [...imageTraces(run, state), ...ringTrace(run, state), ...centerTraces(run, state)];
@@ -69,9 +69,9 @@ function imageTraces(run, state) {
       type: "scatter", mode: "markers", name: plain(name), x: take(places.x), y: take(places.y), customdata: chosen,
       hoverinfo: "none", visible: !state.off.has(`origin ${o}`),
       marker: {
-        symbol: ORIGIN_SHAPES[o % ORIGIN_SHAPES.length], size: o ? 7 : 6, color: take(colors),
-        opacity: chosen.map((i) => (state.only !== null && classes[i] !== state.only ? 0.06 : o ? 0.85 : 0.75)),
-        line: { width: o ? 1.4 : 0 }, ...(state.coloring === "distance" ? scale : {}),
+        symbol: ORIGIN_SHAPES[o % ORIGIN_SHAPES.length], size: 6, color: take(colors),
+        opacity: chosen.map((i) => (state.only !== null && classes[i] !== state.only ? 0.06 : 0.75)),
+        line: { width: o ? 1.2 : 0 }, ...(state.coloring === "distance" ? scale : {}),
       },
     };
   });
@@ -89,7 +89,7 @@ function ringTrace(run, state) {
   return [{
     type: "scatter", mode: "markers", x: chosen.map((i) => places.x[i]), y: chosen.map((i) => places.y[i]),
     hoverinfo: "skip", visible: !state.off.has("rings"),
-    marker: { symbol: "circle-open", size: 12, color: color("ink"), opacity: state.only === null ? 0.5 : 0.06, line: { width: 1 } },
+    marker: { symbol: "circle-open", size: 12, color: color("ink"), opacity: state.only === null ? 0.35 : 0.06, line: { width: 1 } },
   }];
 }
 

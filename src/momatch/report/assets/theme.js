@@ -11,6 +11,11 @@ function runColor(run) {
   return color(`run-${run % 8}`);
 }
 
+// A, B, ..., Z, AA, ... as panels.py names runs.
+function letter(run) {
+  return (run >= 26 ? letter(Math.floor(run / 26) - 1) : "") + String.fromCharCode(65 + (run % 26));
+}
+
 // Told apart in all common forms of colour blindness; further classes take colours around the wheel.
 const CLASS_COLORS = {
   light: ["#0072b2", "#e08a00", "#009e73", "#c8430a", "#cc6fa4", "#3fa9e6", "#8a8500", "#7d5bbe", "#a01f42", "#6f7c89"],
@@ -36,7 +41,7 @@ function short(text, most = 16) {
 }
 
 function percent(value, digits = 1) {
-  return value === null ? "–" : `${(100 * value).toFixed(digits)} %`;
+  return value === null ? "–" : `${(100 * value).toFixed(digits)}\u00a0%`;
 }
 
 function decimal(value) {
@@ -47,7 +52,8 @@ function decimal(value) {
 function axis(title, more = {}) {
   return {
     title: { text: title, font: { size: 12, color: color("soft") }, standoff: 8 },
-    gridcolor: color("line"), linecolor: color("line"), zeroline: false, automargin: true, fixedrange: true,
+    gridcolor: color("line"), linecolor: color("line"), zeroline: false, automargin: true, fixedrange: true, ticks: "",
+    ticklabeloverflow: "allow",
     tickfont: { size: 11, color: color("soft") }, ...more,
   };
 }
