@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from momatch.metrics import (
+    alignment,
     auroc,
     calibration,
     compactness,
@@ -106,6 +107,25 @@ def test_an_impossible_truth_has_infinite_negative_log_likelihood():
 def test_confusion_rows_are_the_truth():
     predicted, labels = torch.tensor([0, 2, 2, 1]), torch.tensor([0, 0, 2, 2])
     assert confusion_matrix(predicted, labels, 3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 1]]
+
+
+def test_alignment_is_the_naive_one_and_does_not_depend_on_scale():
+    z, centers = torch.randn(60, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    labels = torch.arange(60) % 4  # nothing is of class 4
+    means = [z[labels == k].mean(0) for k in range(4)]
+
+    def size(vectors):
+        return (sum(float(v @ v) for v in vectors) / len(vectors)) ** 0.5
+
+    middle, middle_of_means = centers[:4].mean(0), sum(means) / 4
+    spread = size([center - middle for center in centers[:4]]) / size([mean - middle_of_means for mean in means])
+    within = size([z[i] - means[labels[i]] for i in range(60)])
+    offset = size([means[k] - centers[k] for k in range(4)]) / within
+    assert alignment(z, centers, labels) == pytest.approx((spread, offset), rel=1e-12)
+    assert alignment(5 * z - 2, 5 * centers - 2, labels) == pytest.approx((spread, offset), rel=1e-9)
+    assert alignment(z, torch.zeros(5, 3, dtype=torch.float64), labels)[0] == 0.0
+    assert alignment(z, torch.stack([*means, means[0]]), labels) == pytest.approx((1.0, 0.0))
+    assert alignment(z[:1], centers, labels[:1]) == (None, None)
 
 
 def test_compactness_is_the_naive_one_and_moves_with_the_space():

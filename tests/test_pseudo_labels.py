@@ -312,6 +312,30 @@ def test_freematch_updates_before_it_masks():
     torch.testing.assert_close(policy.mean_histogram, torch.tensor([1.0, 0.0]))
 
 
+@pytest.mark.parametrize("name", ["fixmatch", "flexmatch", "freematch"])
+def test_thresholds_are_those_that_the_next_batch_is_judged_by(name):
+    policy = make(name, 3)
+    # A pool in which the classes are learned unequally, and a model that is mostly sure.
+    sure = torch.eye(3)[torch.tensor([0] * 20 + [1] * 8 + [2] * 2)]
+    for _ in range(1000):
+        policy(sure, torch.arange(POOL))
+    thresholds = policy.thresholds(3)
+    assert thresholds.shape == (3,)
+    assert len(set(thresholds.tolist())) == (1 if name == "fixmatch" else 3)
+    posterior = torch.softmax(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), 1)
+    if name == "freematch":
+        policy.momentum = 1.0  # its averages move before it judges
+    confidence, labels = posterior.max(1)
+    expected = (confidence >= thresholds[labels]).float()
+    torch.testing.assert_close(policy(posterior, torch.arange(20)), expected)
+    assert expected.sum() < 20
+
+
+def test_softmatch_has_one_threshold_its_mean():
+    policy = SoftMatchPolicy(3)
+    assert policy.thresholds(3).tolist() == pytest.approx([1 / 3] * 3)
+
+
 def test_freematch_lowers_the_threshold_of_a_class_seen_less():
     policy = FreeMatchPolicy(2, momentum=0.0)
     posterior = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.7, 0.3], [0.4, 0.6]])  # tau = 0.775, p~ = (0.725, 0.275)

@@ -5,12 +5,12 @@ Plain Python: ``momatch train --help`` reads this file and must not wait for tor
 
 import difflib
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
+
+from momatch.config_checks import check_settings, check_type
 
 Head = Literal["aagmm", "kmeans", "linear"]
 Constraint = Literal["moments", "mmd", "kl"]
@@ -50,6 +50,9 @@ class TrainConfig:
         test_fraction: hold out this fraction of each class for testing, where the dataset has no test images.
         labels_per_class: labels shown of each class, drawn by the seed; 0 shows every label that there is.
         labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+        held_out_classes: classes to take out, as names or numbers with commas between them: the run does not know them, and
+            evaluation tells their test images from those of the known classes.
+        held_out_in_pool: whether the held-out classes' images stay in the unlabelled pool, as outliers.
         flip: mirror images at random; "auto": not where mirroring changes the class (digits, mnist, kmnist, svhn).
         strong_operations: random changes that a strong view makes to an image.
         cutout: largest side of the square that a strong view blanks, as a fraction of the image's; 0 for none.
@@ -111,6 +114,8 @@ class TrainConfig:
     test_fraction: float = 0.0
     labels_per_class: int = 4
     labeled_in_pool: bool = True
+    held_out_classes: str = ""
+    held_out_in_pool: bool = False
     flip: Literal["auto", "yes", "no"] = "auto"
     strong_operations: int = 3
     cutout: float = 0.5
@@ -175,75 +180,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            _check_type(field.name, getattr(self, field.name), field.type)
-        for name in (
-            "steps",
-            "labeled_batch_size",
-            "accumulate",
-            "log_interval",
-            "keep_checkpoints",
-            "max_skipped_steps",
-        ):
-            _check_range(name, getattr(self, name), 1)
-        for name in (
-            *("labels_per_class", "embedding_dim", "outlier_refit_interval", "warmup_steps"),
-            *("eval_interval", "checkpoint_interval", "unlabeled_batch_size", "strong_operations"),
-            *("moment_weight", "unlabeled_weight", "fairness_weight", "weight_decay", "clip_norm"),
-        ):
-            _check_range(name, getattr(self, name), 0)
-        for name in ("cutoff", "cutout", "outlier_quantile", "ema_decay", "momentum", "test_fraction"):
-            _check_range(name, getattr(self, name), 0, 1)
-        if self.moment_order is not None:
-            _check_range("moment_order", self.moment_order, 0, 4)
-        _check_range("outlier_percentile", self.outlier_percentile, 0, 100)
-        _check_range("seed", self.seed, 0, 2**63 - 1)
-        if self.image_size is not None:
-            _check_range("image_size", self.image_size, 1)
-        for name in ("lr", "head_lr_factor"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected a positive number")
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
-        """Refuse settings that contradict each other; the message opens with the key that is to be changed."""
-        linear = self.head == "linear"
-        published = self.moment_variant == "published"
-        problems = {
-            f"unlabeled_batch_size: got 0 with policy {self.policy!r}, expected at least 1; or take policy 'supervised'": (
-                self.policy != "supervised" and self.unlabeled_batch_size == 0
-            ),
-            f"moment_order: got {self.moment_order} with head 'linear', expected 0: it has no centers to constrain": (
-                linear and bool(self.moment_order)
-            ),
-            f"moment_variant: got 'published' with order {self.moment_order}, constraint {self.constraint!r}, moment_whiten "
-            f"{self.moment_whiten}; expected order 1 or 2 of the constraint 'moments' without whitening": (
-                published and ((self.moment_order or 1) > 2 or self.constraint != "moments" or self.moment_whiten)
-            ),
-            f"outlier_score: got {self.outlier_score!r} with head 'linear', expected 'density': it has no centers": (
-                linear and self.outliers != "none" and self.outlier_score not in ("auto", "density")
-            ),
-            f"outliers: got 'chi2' with score {self.outlier_score!r} and head {self.head!r}, expected the score 'nearest' or "
-            "'assigned' of a head with centers: only that distance follows the chi-square law": (
-                self.outliers == "chi2" and (linear or self.outlier_score not in ("auto", "nearest", "assigned"))
-            ),
-            f"outlier_refit_interval: got {self.outlier_refit_interval} with head 'linear', expected 0: it has no mixture": (
-                linear and self.outlier_refit_interval > 0
-            ),
-            f"constraint: got {self.constraint!r} with head 'linear', expected a head with centers": (
-                linear and self.constraint != "moments"
-            ),
-            f"backbone_variant: got 'published' with backbone {self.backbone!r}, expected one of the Wide ResNets (wrn-...)": (
-                self.backbone_variant == "published" and not self.backbone.startswith("wrn-")
-            ),
-            "ema_decay: got 1.0, expected less: the averaged model would never move": self.ema_decay == 1.0,
-            "momentum: got 1.0, expected less: nothing would ever be forgotten": self.momentum == 1.0,
-            "resume and overwrite: got both, expected one of them: overwriting deletes what resume needs": (
-                self.resume and self.overwrite
-            ),
-        }
-        for message, is_wrong in problems.items():
-            if is_wrong:
-                raise ValueError(message)
+            check_type(field.name, getattr(self, field.name), field.type)
+        check_settings({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":
@@ -307,26 +245,3 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain values."""
         return asdict(self)
-
-
-def _check_type(name: str, value: object, expected: Any) -> None:
-    options = get_args(expected) if get_origin(expected) is UnionType else (expected,)
-    literal = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
-    if literal:
-        if value not in literal:
-            close = difflib.get_close_matches(str(value), map(str, literal), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(map(repr, literal))}{hint}")
-        return
-    # bool is an int to Python, but not to a reader.
-    if type(value) not in options and not (float in options and type(value) is int):
-        names = " or ".join("None" if option is NoneType else option.__name__ for option in options)
-        raise ValueError(f"{name}: got {value!r} of type {type(value).__name__}, expected {names}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name}: got {value}, expected a finite number")
-
-
-def _check_range(name: str, value: float | int, low: float | int, high: float | int = math.inf) -> None:
-    if not low <= value <= high:
-        bounds = f"at least {low}" if high == math.inf else f"{low} to {high}"
-        raise ValueError(f"{name}: got {value}, expected {bounds}")

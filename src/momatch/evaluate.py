@@ -16,6 +16,7 @@ from momatch.data.rows import ImageRows
 from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, log_density, log_posterior
 from momatch.metrics import (
     Calibration,
+    alignment,
     auroc,
     calibration,
     compactness,
@@ -54,6 +55,9 @@ class Evaluation:
         calibration: accuracy by confidence, in 15 bins.
         compactness: mean L2 distance to the center of the predicted class; None for a head without centers.
         compactness_true: mean L2 distance to the center of the true class; None for a head without centers.
+        center_spread: how far apart the centers lie against the means of the true classes (`momatch.metrics.alignment`): 1 as
+            far, 0 collapsed; None for a head without centers.
+        center_offset: how far class means lie from their centers against the spread of the classes; None likewise.
     """
 
     n: int
@@ -64,6 +68,8 @@ class Evaluation:
     calibration: Calibration
     compactness: float | None
     compactness_true: float | None
+    center_spread: float | None
+    center_offset: float | None
 
     @property
     def ece(self) -> float:
@@ -80,6 +86,8 @@ class Evaluation:
             "nll": self.nll if math.isfinite(self.nll) else None,
             "compactness": self.compactness,
             "compactness_true": self.compactness_true,
+            "center_spread": self.center_spread,
+            "center_offset": self.center_offset,
             "confusion": self.confusion.tolist(),
         }
         bins = ("count", "confidence", "accuracy")
@@ -123,6 +131,7 @@ def evaluate_outputs(head: nn.Module, outputs: Outputs, labels: Int64[Tensor, " 
     confusion = confusion_matrix(predicted, labels, K)
     right, total = confusion.diagonal().tolist(), confusion.sum(1).tolist()
     centers = head.centers.detach().cpu() if isinstance(head, GaussianMixtureHead) else None
+    spread, offset = (None, None) if centers is None else alignment(outputs.z, centers, labels)
     return Evaluation(
         n=len(labels),
         accuracy=sum(right) / len(labels),
@@ -132,6 +141,8 @@ def evaluate_outputs(head: nn.Module, outputs: Outputs, labels: Int64[Tensor, " 
         calibration=calibration(outputs.log_joint, labels),
         compactness=None if centers is None else compactness(outputs.z, centers, predicted),
         compactness_true=None if centers is None else compactness(outputs.z, centers, labels),
+        center_spread=spread,
+        center_offset=offset,
     )
 
 

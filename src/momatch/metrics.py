@@ -75,6 +75,30 @@ def compactness(z: Float[Tensor, "n D"], centers: Float[Tensor, "K D"], assignme
 
 
 @torch.no_grad()
+def alignment(
+    z: Float[Tensor, "n D"], centers: Float[Tensor, "K D"], labels: Int64[Tensor, " n"]
+) -> tuple[float | None, float | None]:
+    """Whether the centers lie where their classes do.
+
+    Returns:
+        Spread: root mean square distance of the centers from their common mean, divided by that of the classes' means from
+        theirs. 1 where centers lie as far apart as the classes, 0 where they have collapsed into a point. Offset: root mean
+        square distance of a class's mean to its center, divided by that of samples to the mean of their class: below 1 a
+        center lies within its cluster. Classes without a sample are left out. None where the divisor is 0.
+    """
+    present, place, counts = labels.unique(return_inverse=True, return_counts=True)
+    z, centers = z.double(), centers.double()[present]
+    means = torch.zeros_like(centers).index_add_(0, place, z) / counts.unsqueeze(1)
+
+    def size(differences: Tensor) -> float:
+        return float(differences.square().sum(1).mean().sqrt())
+
+    apart, within = size(means - means.mean(0)), size(z - means[place])
+    spread = size(centers - centers.mean(0)) / apart if apart else None
+    return spread, size(means - centers) / within if within else None
+
+
+@torch.no_grad()
 def log_doubt(log_joint: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
     """log(1 - max posterior): the logarithm of how probable all other classes are together.
 

@@ -40,6 +40,10 @@ class FixMatchPolicy(nn.Module):
         posterior, keep = _prepare(posterior, indices, exclude)
         return keep * (posterior.amax(-1) >= self.cutoff)
 
+    def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
+        """The confidence from which a pseudo-label of each class counts."""
+        return torch.full((num_classes,), self.cutoff)
+
 
 class FlexMatchPolicy(nn.Module):
     """FixMatch whose cutoff is lowered for the classes that have been learned less so far.
@@ -85,10 +89,13 @@ class FlexMatchPolicy(nn.Module):
             posterior, indices, exclude, num_classes=self.num_classes, num_samples=self.num_samples
         )
         confidence, labels = posterior.max(-1)
-        beta = self.beta[labels]
-        weight = keep * (confidence >= self.cutoff * (beta / (2.0 - beta)))
+        weight = keep * (confidence >= self.thresholds(self.num_classes)[labels])
         self._remember(indices.long(), labels, (confidence >= self.cutoff) & (keep > 0))
         return weight
+
+    def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
+        """The confidence from which a pseudo-label of each class counts in the next step."""
+        return self.cutoff * (self.beta / (2.0 - self.beta))
 
     def _remember(self, indices: Tensor, labels: Tensor, confident: Tensor) -> None:
         """Write confident labels into the memory and move their counts; an index that comes twice takes its last label."""
@@ -142,8 +149,11 @@ class FreeMatchPolicy(nn.Module):
         _average(self.tau, _mean(confidence, keep), keep, self.momentum)
         _average(self.mean_posterior, _mean(posterior, keep), keep, self.momentum)
         _average(self.mean_histogram, _mean(_one_hot(labels, posterior), keep), keep, self.momentum)
-        thresholds = self.tau * self.mean_posterior / self.mean_posterior.amax()
-        return keep * (confidence >= thresholds[labels])
+        return keep * (confidence >= self.thresholds(self.num_classes)[labels])
+
+    def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
+        """The confidence from which a pseudo-label of each class counts, by the averages so far."""
+        return self.tau * self.mean_posterior / self.mean_posterior.amax()
 
     def fairness_loss(self, strong_posterior: Float[Tensor, "n K"], weight: Float[Tensor, " n"]) -> Float[Tensor, ""]:
         """Self-adaptive fairness on the strong views that count: sum_c norm(p~/h~)_c log norm(pbar/h)_c.
@@ -219,6 +229,10 @@ class SoftMatchPolicy(nn.Module):
         _average(self.variance, squares / (keep.sum() - 1).clamp_min(1), keep, self.momentum)
         shortfall = (confidence - self.mean).clamp_max(0.0)
         return keep * torch.exp(-2.0 * shortfall.square() / self.variance.clamp_min(tiny))
+
+    def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
+        """The (aligned) confidence from which a pseudo-label of each class counts in full: the same for all."""
+        return self.mean.expand(num_classes)
 
 
 POLICIES: dict[str, type[FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy]] = {

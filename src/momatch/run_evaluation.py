@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from momatch.data.contaminate import HeldOut
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset, Split
 from momatch.data.load import BY_EXTENSION, BY_NAME
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Examples, ImageRows
 from momatch.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
 from momatch.training.run import Run
-from momatch.training.setup import load_images
+from momatch.training.sources import HELD_OUT, load_images, part_classes
 
 
 def evaluate_run(
@@ -36,7 +37,8 @@ def evaluate_run(
         data_dir: where known datasets lie; None for where the run found them.
         image_size: as `TrainConfig.image_size`; None for the run's.
         test_fraction: as `TrainConfig.test_fraction`, of another dataset than the run's; None for the run's.
-        outliers: datasets whose images (test images, where there are any) are to be told from the test images.
+        outliers: datasets whose images (test images, where there are any) are to be told from the test images. The classes
+            that a run held out are told from its own test images in any case.
         batch_size: images a pass.
 
     Returns:
@@ -49,58 +51,83 @@ def evaluate_run(
     """
     classifier = run.classifier
     data_dir = data_dir or run.config.data_dir
-    loaded, split = _test_images(run, dataset, data_dir, image_size, test_fraction)
-    labels = _matched(loaded, split, run.class_names)
+    name = dataset or run.config.dataset
+    own = _is_same(name, run.config.dataset)
+    strangers: dict[str, ImageRows] = {}
+    if own:
+        parts = _own_parts(run, data_dir, image_size, test_fraction)
+        test, source = parts.test, "test images"
+        if test is None:
+            raise ValueError(
+                f"{name}: got no test images, expected some; train with test_fraction, which holds some out, or name "
+                "another dataset"
+            )
+        if parts.unknown_test is not None and len(parts.unknown_test):
+            strangers[HELD_OUT] = _fitted(parts.unknown_test.images, run)
+    else:
+        test, source = _other_examples(run, name, data_dir, image_size, test_fraction)
     # Loaded first: a name that is wrong should not show after minutes of work.
-    strangers = {name: _outlier_images(run, name, data_dir) for name in outliers}
-    inliers = run_classifier(classifier, _fitted(split, run), batch_size=batch_size)
+    strangers |= {other: _outlier_images(run, other, data_dir) for other in outliers}
+    inliers = run_classifier(classifier, _fitted(test.images, run), batch_size=batch_size)
     return {
         "run": str(run.directory),
-        "dataset": dataset or run.config.dataset,
-        "images": "test images" if split is loaded.test else "all labelled images",
+        "dataset": name,
+        "images": source,
         "class_names": list(run.class_names),
-        **evaluate_outputs(classifier.head, inliers, labels).to_dict(),
+        **evaluate_outputs(classifier.head, inliers, test.labels).to_dict(),
         "outliers": {
-            name: _separations(run, inliers, run_classifier(classifier, images, batch_size=batch_size))
-            for name, images in strangers.items()
+            other: _separations(run, inliers, run_classifier(classifier, images, batch_size=batch_size))
+            for other, images in strangers.items()
         },
     }
 
 
+def run_parts(run: Run, data_dir: str | None = None) -> HeldOut:
+    """The run's own dataset as training saw it: known and held-out classes, the known ones numbered as the run numbers them.
+
+    Args:
+        run: finished or not.
+        data_dir: where known datasets lie; None for where the run found them.
+
+    Raises:
+        ValueError: if the dataset cannot be used.
+    """
+    return _own_parts(run, data_dir or run.config.data_dir, None, None)
+
+
 def test_outputs(run: Run) -> tuple[Outputs, Int64[Tensor, " n"]] | None:
     """What a finished run's classifier says about its own labelled test images, and their labels; None if there are none."""
-    config = run.config
-    loaded = load_images(
-        config.dataset,
-        data_dir=config.data_dir,
-        image_size=config.image_size,
-        test_fraction=config.test_fraction,
-    )
-    if loaded.test is None or not bool((loaded.test.labels >= 0).any()):
+    test = run_parts(run).test
+    if test is None or not bool((test.labels >= 0).any()):
         return None
-    return run_classifier(run.classifier, _fitted(loaded.test, run)), loaded.test.labels
+    return run_classifier(run.classifier, _fitted(test.images, run)), test.labels
 
 
-def _test_images(
-    run: Run, dataset: str | None, data_dir: str | None, image_size: int | None, test_fraction: float | None
-) -> tuple[Dataset, Split]:
+def _own_parts(run: Run, data_dir: str | None, image_size: int | None, test_fraction: float | None) -> HeldOut:
     config = run.config
-    name = dataset or config.dataset
-    own = _is_same(name, config.dataset)
-    if own and test_fraction not in (None, config.test_fraction):
+    if test_fraction not in (None, config.test_fraction):
         raise ValueError(
             f"test_fraction: got {test_fraction}, expected {config.test_fraction} as in training: other images were trained on"
         )
+    loaded = load_images(
+        config.dataset,
+        data_dir=data_dir,
+        image_size=config.image_size if image_size is None else image_size,
+        test_fraction=config.test_fraction,
+    )
+    return part_classes(loaded, config.held_out_classes)
+
+
+def _other_examples(
+    run: Run, name: str, data_dir: str | None, image_size: int | None, test_fraction: float | None
+) -> tuple[Examples, str]:
+    """Labelled images of another dataset than the run's, and what they are in words."""
     if image_size is None:
-        image_size = config.image_size if own else _size_of_files(run, name)
-    fraction = config.test_fraction if own else test_fraction
-    loaded = load_images(name, data_dir=data_dir, image_size=image_size, test_fraction=fraction)
-    if loaded.test is None and own:
-        raise ValueError(
-            f"{name}: got no test images, expected some; train with test_fraction, which holds some out, or name another "
-            "dataset"
-        )
-    return loaded, loaded.test or loaded.train
+        image_size = _size_of_files(run, name)
+    loaded = load_images(name, data_dir=data_dir, image_size=image_size, test_fraction=test_fraction)
+    split = loaded.test or loaded.train
+    examples = Examples(ImageRows.of(split.images), _matched(loaded, split, run.class_names))
+    return examples, "test images" if split is loaded.test else "all labelled images"
 
 
 def _is_same(name: str, other: str) -> bool:
@@ -112,7 +139,7 @@ def _is_same(name: str, other: str) -> bool:
 
 def _outlier_images(run: Run, name: str, data_dir: str | None) -> ImageRows:
     loaded = load_images(name, data_dir=data_dir, image_size=_size_of_files(run, name))
-    return _fitted(loaded.test or loaded.train, run)
+    return _fitted(ImageRows.of((loaded.test or loaded.train).images), run)
 
 
 def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any]:
@@ -132,9 +159,9 @@ def _size_of_files(run: Run, name: str) -> int | None:
     return min(run.facts.image_size)
 
 
-def _fitted(split: Split, run: Run) -> ImageRows:
+def _fitted(images: ImageRows, run: Run) -> ImageRows:
     """The images with the channels and the size of those that the run was trained on."""
-    return convert_images(ImageRows.of(split.images), (run.facts.in_channels, *run.facts.image_size))
+    return convert_images(images, (run.facts.in_channels, *run.facts.image_size))
 
 
 def _matched(dataset: Dataset, split: Split, class_names: Sequence[str]) -> Int64[Tensor, " n"]:

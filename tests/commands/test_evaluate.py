@@ -27,6 +27,8 @@ FIGURES = {
     "nll": 1.23456,
     "compactness": 0.5,
     "compactness_true": None,
+    "center_spread": 0.25,
+    "center_offset": 1.5,
     "class_names": ["cat", "dog"],
     "per_class": [0.5, None],
     "confusion": [[6, 6], [0, 0]],

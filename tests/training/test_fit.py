@@ -12,6 +12,8 @@ import torch
 import momatch
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset, Split
+from momatch.data.load import load_dataset
+from momatch.run_evaluation import evaluate_run
 from momatch.training.checkpoint import FOLDER, load_newest
 from momatch.training.fit import DivergenceError, Interrupted, fit
 from momatch.training.run import Run
@@ -86,6 +88,8 @@ def test_result_has_every_figure(whole):
         "test_accuracy",
         "best_test_accuracy",
         "compactness",
+        "center_spread",
+        "center_offset",
         "utilisation",
         "pseudo_label_accuracy",
         "steps",
@@ -289,6 +293,31 @@ def test_own_dataset_without_test_images(tmp_path):
     assert run.result["test_accuracy"] is None
     assert run.result["labeled_images"] == 20
     assert run.classifier(images[:3]).shape == (3, 2)
+
+
+@pytest.mark.parametrize("in_pool", [False, True])
+def test_held_out_classes_are_not_known(in_pool, tmp_path):
+    known = config(tmp_path / "run", steps=2, held_out_classes="8, 9", held_out_in_pool=in_pool)
+    run = fit(known)
+    digits = load_dataset("digits")
+    strangers = int((digits.train.labels >= 8).sum())
+    assert run.class_names == tuple("01234567")
+    assert run.result["test_images"] == int((digits.test.labels < 8).sum())
+    assert run.result["unlabeled_images"] == len(digits.train) - (0 if in_pool else strangers)
+    assert len(run.metrics()[-1]["thresholds"]) == 8
+    figures = evaluate_run(run)
+    assert figures["n"] == run.result["test_images"]
+    assert figures["outliers"]["held-out classes"]["n"] == int((digits.test.labels >= 8).sum())
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [("8,eight", "held_out_classes: got 'eight', expected a name"), ("0,1,2,3,4,5,6,7,8", "leaves 1 of 10 classes")],
+)
+def test_held_out_classes_that_cannot_be_are_named(classes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        fit(config(tmp_path / "run", held_out_classes=classes))
+    assert not (tmp_path / "run").exists()
 
 
 def test_batches_that_do_not_divide_are_refused(tmp_path):

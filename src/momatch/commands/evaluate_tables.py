@@ -33,6 +33,8 @@ def _overall(figures: Mapping[str, Any]) -> Iterator[str]:
         ("negative log likelihood", _number(figures["nll"])),
         ("compactness: mean distance to the assigned center", _number(figures["compactness"])),
         ("             and to the true class's center", _number(figures["compactness_true"])),
+        ("centers' distances against the classes' (1: equal, 0: collapsed)", _number(figures["center_spread"])),
+        ("centers' offset from their classes, in spreads of the classes", _number(figures["center_offset"])),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

@@ -9,6 +9,7 @@ from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluate import Evaluation, evaluate_outputs
 from momatch.heads import GaussianMixtureHead
+from momatch.report.agreement import disagreements
 from momatch.report.contact_sheets import confident_mistakes, drawn_from_pool, most_outlying, truths_of_pool
 from momatch.report.densities import collect_densities
 from momatch.report.findings import ClusterFindings, Findings, Missing, Picture
@@ -16,10 +17,12 @@ from momatch.report.gaussianity import cluster_findings
 from momatch.report.judged import Judged
 from momatch.report.maps import map_points
 from momatch.report.models import Model, checkpoint_model, saved_model
-from momatch.report.run_files import RunFiles, attempt, read_run
+from momatch.report.run_files import RunFiles, attempt, read_run, written_again
 from momatch.report.run_images import RunImages, fitted, load_run_images, load_strangers
+from momatch.training.sources import HELD_OUT
 
-TEST, HELD_OUT = "test images", "held-out classes"
+TEST = "test images"
+_SEE = "(see the problems of this run)"
 
 
 def collect(
@@ -72,7 +75,8 @@ def collect(
         findings = replace(findings, problems=(*findings.problems, *remarks))
         findings = _about_test(findings, [found, *strangers], files.config, most_points, say)
     outlying, notes = _outlying(model, images, files.config, say)
-    return replace(findings, outlying=outlying, notes=(*findings.notes, *notes))
+    problems = (*findings.problems, *disagreements(files.config, files.result, model.facts, findings.evaluation))
+    return replace(findings, outlying=outlying, notes=(*findings.notes, *notes), problems=problems)
 
 
 def _without_model(name: str, directory: Path, files: RunFiles) -> Findings:
@@ -107,31 +111,28 @@ def _model_and_images(
     # A run that is under way has no model yet, which is nothing to complain of.
     expected = files.result is not None or (directory / "model.json").exists()
     if isinstance(model, Missing) and expected:
-        remarks.append(f"The model cannot be used: {model.reason}")
+        remarks.append(f"The model cannot be used: {model.reason}{written_again(directory)}")
     config = files.config
     if isinstance(config, Missing):
-        reason = f"Without the settings it is not known which images the run was trained on. {config.reason}"
-        return (Missing(reason) if isinstance(model, Missing) else model), Missing(reason), remarks
+        unknown = Missing("Without the settings it is not known which images the run was trained on.")
+        return (unknown if isinstance(model, Missing) else model), unknown, remarks
     say(f"loading {config.dataset}")
     images = attempt(lambda: load_run_images(config, data_dir))
     if isinstance(images, Missing):
-        images = Missing(f"The dataset {config.dataset!r} cannot be loaded, and this needs its images: {images.reason}")
-        remarks.append(images.reason)
-        return (images if isinstance(model, Missing) else model), images, remarks
-    remarks += images.warnings
+        remarks.append(f"The images cannot be loaded: {images.reason}")
+        gone = Missing(f"This needs the images of {config.dataset!r}, which could not be loaded {_SEE}.")
+        return (gone if isinstance(model, Missing) else model), gone, remarks
+    remarks += images.remarks
     if isinstance(model, Missing):
-        data = images
-        model = attempt(lambda: checkpoint_model(directory, config, data))
-        if isinstance(model, Missing):
-            model = Missing(f"There is no model to look at: {model.reason}")
-            remarks.append(model.reason)
-        else:
-            remarks += model.remarks
-    if isinstance(model, Model) and model.facts.class_names != images.parts.class_names:
-        images = Missing(
-            f"The dataset {config.dataset!r} has other classes than the model was trained with; put the old images back."
+        model = attempt(partial(checkpoint_model, directory, config, images))
+        remarks += [f"There is no model to look at: {model.reason}"] if isinstance(model, Missing) else model.remarks
+    if isinstance(model, Missing):
+        return Missing(f"There is no model to look at {_SEE}."), images, remarks
+    if model.facts.class_names != images.parts.class_names:
+        remarks.append(
+            f"{config.dataset!r} has other classes than the model was trained with; put the old images back."
         )
-        remarks.append(images.reason)
+        return model, Missing(f"The images are not those that the model was trained with {_SEE}."), remarks
     return model, images, remarks
 
 
@@ -211,15 +212,19 @@ def _clusters(test: Judged, config: TrainConfig) -> tuple[ClusterFindings, ...]:
 def _outlying(
     model: Model, images: RunImages, config: TrainConfig, say: Callable[[str], None]
 ) -> tuple[tuple[Picture, ...] | Missing, list[str]]:
-    positions = drawn_from_pool(images.pool, config.seed)
-    size = len(images.pool.unlabeled_images)
+    """The most outlying images of the pool, and a note if not all of it was looked at."""
+    split = attempt(lambda: images.split)
+    if isinstance(split, Missing):
+        return split, []
+    size = len(split.unlabeled_images)
     if size == 0:
         return Missing("There are no unlabelled images."), []
+    positions = drawn_from_pool(size, config.seed)
     say(f"running the model over {len(positions):,} unlabelled images")
 
     def look() -> tuple[Picture, ...]:
-        rows = fitted(images.pool.unlabeled_images.select(positions), model.facts)
-        return most_outlying(Judged.by(model, "unlabelled", rows), truths_of_pool(images, positions))
+        rows = fitted(split.unlabeled_images.select(positions), model.facts)
+        return most_outlying(Judged.by(model, "unlabelled images", rows), truths_of_pool(images, positions))
 
-    note = f"The most outlying images are those of {len(positions):,} of the {size:,} unlabelled ones, drawn by the run's seed."
-    return attempt(look), [note] if len(positions) < size else []
+    part = f"The most outlying images are those of {len(positions):,} of the {size:,} unlabelled ones, drawn by the run's seed."
+    return attempt(look), [part] if len(positions) < size else []

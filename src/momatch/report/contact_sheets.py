@@ -5,7 +5,6 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
-from momatch.data.splits import SemiSupervised
 from momatch.report.findings import Picture
 from momatch.report.judged import Judged
 from momatch.report.run_images import RunImages
@@ -30,9 +29,8 @@ def confident_mistakes(test: Judged) -> tuple[Picture, ...]:
     return _pictures(wrong, wrong.doubt.argsort(stable=True), [names[k] for k in wrong.labels.tolist()])
 
 
-def drawn_from_pool(pool: SemiSupervised, seed: int) -> Int64[Tensor, " n"]:
-    """Positions in the pool, ascending: all, or `MOST_OF_POOL` drawn by `seed`."""
-    size = len(pool.unlabeled_images)
+def drawn_from_pool(size: int, seed: int) -> Int64[Tensor, " n"]:
+    """Positions in a pool of `size` images, ascending: all, or `MOST_OF_POOL` drawn by `seed`."""
     if size <= MOST_OF_POOL:
         return torch.arange(size)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
@@ -52,7 +50,7 @@ def most_outlying(pool: Judged, truths: list[str | None]) -> tuple[Picture, ...]
 
 def truths_of_pool(images: RunImages, positions: Int64[Tensor, " n"]) -> list[str | None]:
     """What the images at `positions` of the pool show; None where it is not known."""
-    truth, parts = images.pool.truth, images.parts
+    truth, parts = images.split.truth, images.parts
     found: list[str | None] = []
     for label, is_outlier, row in zip(
         truth.labels[positions].tolist(),

@@ -15,7 +15,12 @@ def collect_densities(origins: Sequence[Judged]) -> Densities:
 
     Args:
         origins: the test images first.
+
+    Raises:
+        ValueError: if the outputs of no test image are finite.
     """
+    if not bool(origins[0].is_finite.any()):
+        raise ValueError("No log density of a test image is finite: the model has diverged")
     model = origins[0].model
     heads = {"as trained": model.classifier.head, "refitted": model.refitted}
     log_density, apart = {}, {}

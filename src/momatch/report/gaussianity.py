@@ -9,7 +9,7 @@ and sum (M - T)^2 = sum M^2 - 2 T sum M + T^2 cells, in float64.
 """
 
 from collections.abc import Callable
-from math import prod, sqrt
+from math import isfinite, prod, sqrt
 
 import numpy as np
 import torch
@@ -45,6 +45,9 @@ def moment_rows(u: Float[Tensor, "n D"]) -> tuple[MomentRow, ...]:
 
     Args:
         u: finite residuals, at least one.
+
+    Raises:
+        ValueError: if they are so large that their powers are not finite.
     """
     n, D = u.shape
     u = u.double()
@@ -53,6 +56,8 @@ def moment_rows(u: Float[Tensor, "n D"]) -> tuple[MomentRow, ...]:
     for rows in u.split(max(1, PAIRS_AT_ONCE // n)):
         for partition, values in _polynomials(rows, u).items():
             squares[partition] += float(values.sum()) / n**2
+    if not all(isfinite(value) for value in (*sums.values(), *squares.values())):
+        raise ValueError("The embeddings are too large for their fourth powers to be finite: the model has diverged")
     found = []
     for partition, cells in cell_counts(D).items():
         if cells == 0:

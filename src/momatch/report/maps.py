@@ -59,9 +59,11 @@ def tsne(z: Float[Tensor, "n D"], start: Float[Tensor, "n 2"]) -> Float[Tensor, 
     """
     from sklearn.manifold import TSNE
 
+    if len(z) < FEWEST_FOR_TSNE:
+        return start
     z = z.double()
-    spread, width = float(z.std(0).square().sum().sqrt()) if len(z) > 1 else 0.0, float(start[:, 0].std())
-    if len(z) < FEWEST_FOR_TSNE or not spread or not width:
+    spread, width = float(z.var(0).sum().sqrt()), float(start[:, 0].std())
+    if not spread or not width:
         return start
     # Scaled, because scikit-learn computes in float32; the map does not depend on it.
     scaled = ((z - z.mean(0)) / spread).float().numpy()

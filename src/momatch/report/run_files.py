@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from momatch.config import TrainConfig
 from momatch.report.findings import Missing
+from momatch.training.checkpoint import FOLDER
 from momatch.training.durable import parse_json, read_object
 from momatch.training.run_config import read_config
 
@@ -71,14 +72,25 @@ def read_run(directory: Path) -> RunFiles:
     problems += remarks
     result = attempt(lambda: read_object(directory / RESULT))
     if isinstance(result, Missing):
-        problems.append(f"The result cannot be read: {result.reason}")
+        problems.append(f"The result cannot be read: {result.reason}{written_again(directory)}")
         return RunFiles(config, None, lines, tuple(problems))
     if result is None and not isinstance(config, Missing):
         problems.append(_how_far(directory, config, lines))
         problems += _last_words(directory / LOG)
-    elif result is not None and not lines:
-        problems.append(f"{directory / METRICS}: there are no metrics, so there are no training curves.")
+    elif result is not None:
+        problems += _too_short(directory / METRICS, config, lines)
     return RunFiles(config, result, lines, tuple(problems))
+
+
+def written_again(directory: Path) -> str:
+    """How to have model and result written again, where there is a checkpoint to write them from."""
+    if not (directory / FOLDER).is_dir():
+        return ""
+    return f" To have it written again from the last checkpoint, delete {directory / RESULT} and {_resume(directory)}"
+
+
+def _resume(directory: Path) -> str:
+    return f"go on with: momatch train --resume --run-dir {shlex.quote(str(directory))}"
 
 
 def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -113,8 +125,18 @@ def _how_far(directory: Path, config: TrainConfig, lines: list[dict[str, Any]]) 
     done = max((line["step"] for line in lines), default=0)
     return (
         f"The run has not finished: its metrics reach step {done:,} of {config.steps:,}. Unless a process is still at work on "
-        f"it, go on with: momatch train --resume --run-dir {shlex.quote(str(directory))}"
+        f"it, {_resume(directory)}"
     )
+
+
+def _too_short(path: Path, config: TrainConfig | Missing, lines: list[dict[str, Any]]) -> list[str]:
+    """Whether metrics of a finished run are missing; the last step always has a line."""
+    if not lines:
+        return [f"{path}: there are no metrics, so there are no training curves."]
+    last = max(line["step"] for line in lines)
+    if isinstance(config, Missing) or last >= config.steps:
+        return []
+    return [f"{path}: the metrics end at step {last:,} of {config.steps:,}, although the run has finished."]
 
 
 def _last_words(path: Path) -> list[str]:

@@ -2,17 +2,22 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from momatch.config import TrainConfig
+from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset
 from momatch.data.load import BY_EXTENSION, BY_NAME, load_dataset
-from momatch.data.report import DataWarning
-from momatch.data.rows import Examples, ImageRows
-from momatch.data.splits import SemiSupervised, split_as_labeled, split_by_seed
+from momatch.data.locate import find
+from momatch.data.places import data_root
+from momatch.data.report import DataError, DataWarning
+from momatch.data.rows import ImageRows
+from momatch.data.splits import SemiSupervised
 from momatch.training.model_files import ModelFacts
+from momatch.training.sources import part_classes, split_images
 
 
 @dataclass(frozen=True)
@@ -22,14 +27,23 @@ class RunImages:
     Attributes:
         dataset: as it was loaded.
         parts: its known and held-out classes.
-        pool: labelled set and unlabelled images, as in training.
-        warnings: what the loader remarked.
+        config: the settings of the run.
+        remarks: of the loader.
     """
 
     dataset: Dataset
     parts: HeldOut
-    pool: SemiSupervised
-    warnings: tuple[str, ...]
+    config: TrainConfig
+    remarks: tuple[str, ...]
+
+    @cached_property
+    def split(self) -> SemiSupervised:
+        """Labelled set and unlabelled pool, as in training.
+
+        Raises:
+            ValueError: if the images do not suffice any more.
+        """
+        return split_images(self.config, self.parts)
 
 
 def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:
@@ -44,8 +58,7 @@ def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:
     """
     options = {"size": config.image_size, "test_fraction": config.test_fraction or None}
     dataset, remarks = _load(config.dataset, data_dir or config.data_dir, options)
-    parts = _part(dataset)
-    return RunImages(dataset, parts, _split(config, parts), remarks)
+    return RunImages(dataset, part_classes(dataset, config.held_out_classes), config, remarks)
 
 
 def load_strangers(name: str, data_dir: str | None, facts: ModelFacts) -> tuple[ImageRows, tuple[str, ...]]:
@@ -69,25 +82,16 @@ def fitted(images: ImageRows, facts: ModelFacts) -> ImageRows:
 
 def _load(name: str, data_dir: str | None, options: dict[str, float | int | None]) -> tuple[Dataset, tuple[str, ...]]:
     given = {key: value for key, value in options.items() if value is not None}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DataWarning)
-        dataset = load_dataset(name, data_dir, progress=False, download=False, **given)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DataWarning)
+            dataset = load_dataset(name, data_dir, progress=False, download=False, **given)
+    except DataError as error:
+        root = data_root(data_dir)
+        if name in KNOWN and KNOWN[name].layouts and find(name, root) is None:
+            raise ValueError(
+                f"{name} is not in {root}; fetch it with `momatch data {name}`, or say where it lies with data_dir "
+                "(--data-dir, $MOMATCH_DATA)"
+            ) from error
+        raise
     return dataset, tuple(str(warning.message) for warning in caught)
-
-
-def _part(dataset: Dataset) -> HeldOut:
-    nothing = Examples.of(dataset.train).select(dataset.train.labels[:0])
-    test = None if dataset.test is None else Examples.of(dataset.test)
-    return HeldOut(dataset.class_names, (), Examples.of(dataset.train), test, nothing, None)
-
-
-def _split(config: TrainConfig, parts: HeldOut) -> SemiSupervised:
-    if config.labels_per_class == 0:
-        return split_as_labeled(parts.train, parts.class_names, labeled_in_pool=config.labeled_in_pool)
-    return split_by_seed(
-        parts.train,
-        parts.class_names,
-        labels_per_class=config.labels_per_class,
-        seed=config.seed,
-        labeled_in_pool=config.labeled_in_pool,
-    )

@@ -12,6 +12,7 @@ import torch
 from momatch._version import __version__
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
+from momatch.heads import AAGMM, KMeans, Linear
 from momatch.training.checkpoint import FOLDER, last_good
 from momatch.training.setup import Training
 from momatch.training.state import History
@@ -35,6 +36,15 @@ def interval_figures(step: TrainStep) -> dict[str, float | None]:
     known = sums["known_weight"]
     figures["pseudo_label_accuracy"] = sums["correct_weight"] / known if known > 0 else None
     return {**figures, "skipped_steps": sums["skipped_steps"]}
+
+
+def class_thresholds(step: TrainStep) -> dict[str, list[float]]:
+    """`thresholds`: the confidence from which a pseudo-label of each class counts; nothing without pseudo-labels."""
+    policy, head = step.objective.policy, step.classifier.head
+    if policy is None:
+        return {}
+    assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
+    return {"thresholds": policy.thresholds(head.num_classes).tolist()}
 
 
 def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Path) -> None:
@@ -84,6 +94,8 @@ def run_result(
         "best_test_accuracy_note": "an oracle: the largest over all evaluations on the test images; no model was chosen by it",
         "compactness": None if evaluation is None else evaluation.compactness,
         "compactness_true": None if evaluation is None else evaluation.compactness_true,
+        "center_spread": None if evaluation is None else evaluation.center_spread,
+        "center_offset": None if evaluation is None else evaluation.center_offset,
         "ece": None if evaluation is None else evaluation.ece,
         "per_class_accuracy": None if evaluation is None else list(evaluation.per_class),
         "test_images": None if evaluation is None else evaluation.n,

@@ -13,7 +13,7 @@ from momatch.data.dataset import Dataset
 from momatch.evaluate import evaluate_classifier, evaluate_outputs, run_classifier
 from momatch.training.allocator import keep_large_blocks
 from momatch.training.checkpoint import FOLDER, load_newest
-from momatch.training.figures import DivergenceError, check_progress, interval_figures, run_result
+from momatch.training.figures import DivergenceError, check_progress, class_thresholds, interval_figures, run_result
 from momatch.training.model_files import save_model
 from momatch.training.optim import learning_rate
 from momatch.training.processes import Processes, joined_processes
@@ -126,7 +126,12 @@ def _train(
             # The one place where the host waits for the device.
             history.figures = interval_figures(training.step)
             history.seconds = time.perf_counter() - clock
-            line = {"step": done, **history.figures, "lr": learning_rate(config, step)}
+            line = {
+                "step": done,
+                **history.figures,
+                **class_thresholds(training.step),
+                "lr": learning_rate(config, step),
+            }
             if evaluating:
                 line["test_accuracy"] = history.test_accuracy
             images, seconds = images_a_step * (done - last_line), history.seconds - seconds_then
@@ -188,8 +193,8 @@ def _introduction(config: TrainConfig, training: Training) -> str:
     data, begun, processes = training.data, training.stream.step, training.step.processes
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
     return (
-        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{training.dataset.name}: {len(data.labels)} labelled and "
-        f"{len(data.unlabeled_images):,} unlabelled images, {training.dataset.num_classes} classes; {config.backbone}, "
+        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{training.dataset}: {len(data.labels)} labelled and "
+        f"{len(data.unlabeled_images):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "
         f"{config.head}, {config.policy}, {config.steps:,} steps on {training.step.device.type}{several}; "
         f"run directory {config.run_dir}"
     )

@@ -99,7 +99,9 @@ class Recorder:
             return
         self._directory.append_metrics(dict(line))
         if self._tracker is not None:
-            numbers = {name: float(value) for name, value in line.items() if name != "step" and value is not None}
+            numbers = {
+                name: float(value) for name, value in line.items() if name != "step" and isinstance(value, int | float)
+            }
             self._tracker.log(line["step"], numbers)
         if self._progress is not None:
             self._progress.update(line["step"], line, images)

@@ -14,10 +14,10 @@ from momatch.config import TrainConfig
 from momatch.constraints import KLConstraint, MMDConstraint
 from momatch.data.batches import BatchStream
 from momatch.data.catalog import KNOWN
-from momatch.data.dataset import Dataset, Split
-from momatch.data.load import load_dataset
+from momatch.data.contaminate import HeldOut
+from momatch.data.dataset import Dataset
 from momatch.data.rows import Examples
-from momatch.data.splits import SemiSupervised, split_as_labeled, split_by_seed
+from momatch.data.splits import SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.heads import AAGMM, KMeans, Linear
 from momatch.moments import MomentConstraint
@@ -28,6 +28,7 @@ from momatch.training.model_files import ModelFacts, build_classifier
 from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
 from momatch.training.optim import build_optimizer
 from momatch.training.processes import Processes
+from momatch.training.sources import load_images, part_classes, split_images
 from momatch.training.step import StepOptions, TrainStep
 
 #: About so many images of each set enter the digest of the data.
@@ -39,14 +40,16 @@ class Training:
     """What the loop works with.
 
     Attributes:
-        dataset: where the images came from.
+        dataset: name of where the images came from.
+        parts: its classes, known and held out.
         data: the labelled set and the pool.
         stream: batches of them.
         step: trains on one batch; holds classifier, average, objective and optimiser.
         facts: what the classifier is built from.
     """
 
-    dataset: Dataset
+    dataset: str
+    parts: HeldOut
     data: SemiSupervised
     stream: BatchStream
     step: TrainStep
@@ -55,7 +58,7 @@ class Training:
     @cached_property
     def data_digest(self) -> str:
         """Tells whether data are those that a run was started with: classes, labels, and a share of the images."""
-        digest = hashlib.sha256(repr((self.dataset.class_names, self.data.labels.tolist())).encode())
+        digest = hashlib.sha256(repr((self.data.class_names, self.data.labels.tolist())).encode())
         digest.update(self.data.truth.labels.numpy().tobytes())
         for images in (self.data.labeled_images, self.data.unlabeled_images):
             rows = torch.arange(0, len(images), max(1, len(images) // DIGEST_SAMPLES))
@@ -64,9 +67,9 @@ class Training:
         return digest.hexdigest()
 
     @property
-    def test(self) -> Split | None:
-        """The test images, if there are any with a label."""
-        test = self.dataset.test
+    def test(self) -> Examples | None:
+        """The test images of known classes, if there are any with a label."""
+        test = self.parts.test
         return test if test is not None and bool((test.labels >= 0).any()) else None
 
 
@@ -103,7 +106,8 @@ def build_training(
             test_fraction=config.test_fraction,
             progress=config.progress,
         )
-    data = _split(config, dataset)
+    parts = part_classes(dataset, config.held_out_classes)
+    data = split_images(config, parts)
     if len(data.unlabeled_images) == 0 and config.policy != "supervised":
         raise ValueError(
             f"labeled_in_pool: got False and a label for every image, so the pool is empty, expected images for policy "
@@ -130,7 +134,7 @@ def build_training(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    return Training(dataset, data, stream, step, facts)
+    return Training(dataset.name, parts, data, stream, step, facts)
 
 
 def build_step(
@@ -217,26 +221,6 @@ def _constraint(config: TrainConfig) -> AnyConstraint | None:
     return MomentConstraint(config.moment_order, whiten=config.moment_whiten, variant=config.moment_variant)
 
 
-def load_images(
-    name: str,
-    *,
-    data_dir: str | None = None,
-    image_size: int | None = None,
-    test_fraction: float | None = None,
-    progress: bool = True,
-) -> Dataset:
-    """Load a dataset with the settings of a config; only what was asked for is passed on.
-
-    An option that means nothing to the dataset is refused, not ignored.
-
-    Raises:
-        ValueError: if the data cannot be used.
-    """
-    options = {"size": image_size, "test_fraction": test_fraction or None}
-    given = {key: value for key, value in options.items() if value is not None}
-    return load_dataset(name, data_dir, progress=progress, **given)
-
-
 def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelFacts:
     # Where every image is labelled and labelled ones stay out of the pool, the pool is empty.
     pool = data.unlabeled_images if len(data.unlabeled_images) else data.labeled_images
@@ -246,23 +230,11 @@ def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> Model
         backbone_variant=config.backbone_variant,
         head=config.head,
         embedding_dim=config.embedding_dim,
-        class_names=dataset.class_names,
+        class_names=data.class_names,
         in_channels=channels,
         image_size=(height, width),
         normalization=normalization(dataset.name, pool),
         dataset=dataset.name,
-    )
-
-
-def _split(config: TrainConfig, dataset: Dataset) -> SemiSupervised:
-    if config.labels_per_class == 0:
-        return split_as_labeled(Examples.of(dataset.train), dataset.class_names, labeled_in_pool=config.labeled_in_pool)
-    return split_by_seed(
-        dataset.train,
-        dataset.class_names,
-        labels_per_class=config.labels_per_class,
-        seed=config.seed,
-        labeled_in_pool=config.labeled_in_pool,
     )
 
 

@@ -54,7 +54,7 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
     step = training.step
     if facts["data"] != training.data_digest:
         raise ValueError(
-            f"{training.dataset.name}: got other images, labels or classes than the run was started with, expected the same; "
+            f"{training.dataset}: got other images, labels or classes than the run was started with, expected the same; "
             "put them back, or start a new run"
         )
     for name, module in _modules(training).items():

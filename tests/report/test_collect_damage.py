@@ -1,0 +1,388 @@
+"""Collecting from directories that are empty, half done or damaged: what is left is shown, the rest named, nothing raises."""
+
+import json
+import random
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from momatch.report import maps
+from momatch.report.collect import collect
+from momatch.report.findings import Findings, Missing
+from momatch.training.checkpoint import load_newest, save_checkpoint
+from momatch.training.model_files import load_model, save_model
+from momatch.training.run import Run
+from momatch.training.tensor_files import encode
+from tests.report.small_runs import NAMES, train, write_dataset
+
+PARTS = ("evaluation", "points", "clusters", "densities", "mistakes", "outlying")
+FILES = ("config.json", "metrics.jsonl", "result.json", "model.json", "model.safetensors")
+NEWEST = ("checkpoints/step-00000020/state.json", "checkpoints/step-00000020/state.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def quick_maps(monkeypatch):
+    monkeypatch.setattr(maps, "tsne", lambda z, start: start)
+
+
+@pytest.fixture
+def half(run_copy):
+    """A run that was killed after step 20, where it had saved."""
+    for name in ("result.json", "model.json", "model.safetensors"):
+        (run_copy / name).unlink()
+    shutil.rmtree(run_copy / "checkpoints" / "step-00000040")
+    metrics = run_copy / "metrics.jsonl"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # a checkpoint is older than the last lines
+    return run_copy
+
+
+def missing_parts(findings):
+    return [part for part in PARTS if isinstance(getattr(findings, part), Missing)]
+
+
+def remove(path):
+    path.unlink()
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def truncate(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[0] ^= 0x41  # an opening bracket is one no longer
+    path.write_bytes(data)
+
+
+def noise(path):
+    path.write_bytes(random.Random(0).randbytes(300))
+
+
+def other_kind(path):
+    path.write_text('{"format": "something else", "version": 1, "step": "x"}\n')
+
+
+def a_list(path):
+    path.write_text("[1, 2]\n")
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = (remove, empty, truncate, flip, noise, other_kind, a_list, folder)
+
+
+# --- Finished runs ---
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_settings(run_copy, damage):
+    damage(run_copy / "config.json")
+    findings = collect(run_copy)
+    (problem,) = findings.problems
+    assert problem.startswith("The settings cannot be read: ")
+    assert "config.json" in problem
+    assert isinstance(findings.config, Missing)
+    assert len(findings.metrics) == 4
+    assert findings.result["steps"] == 40
+    assert findings.class_names == NAMES  # the model knows them
+    assert missing_parts(findings) == list(PARTS)
+    assert findings.points.reason == "Without the settings it is not known which images the run was trained on."
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_metrics(run_copy, damage):
+    damage(run_copy / "metrics.jsonl")
+    findings = collect(run_copy, most_points=5)
+    assert findings.problems
+    assert all("metrics" in problem for problem in findings.problems)
+    assert all(type(line["step"]) is int for line in findings.metrics)
+    assert len(findings.metrics) == {truncate: 2, flip: 3}.get(damage, 0)
+    assert missing_parts(findings) == []
+
+
+def test_damaged_lines_of_metrics_are_counted(run_copy):
+    path = run_copy / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b'{"step": NaN}\n' + b"\xff\xfe\n" + b'{"step": true}\n' + b"\n" + lines[3])
+    findings = collect(run_copy, most_points=5)
+    assert [line["step"] for line in findings.metrics] == [10, 40]
+    assert findings.problems == (
+        f"{path}: 4 of 6 lines are damaged and left out (line 2, 3, 4, 5); delete them to be rid of this sentence.",
+    )
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_a_damaged_model_is_replaced_by_the_last_checkpoint(run_copy, name, damage):
+    damage(run_copy / name)
+    findings = collect(run_copy, most_points=5)
+    model, source = findings.problems
+    assert model.startswith("The model cannot be used: ")
+    assert name in model
+    assert model.endswith(
+        f" To have it written again from the last checkpoint, delete {run_copy / 'result.json'} and go on with: "
+        f"momatch train --resume --run-dir {run_copy}"
+    )
+    assert source.startswith("What follows is about the averaged model as it was at step 40, from ")
+    assert missing_parts(findings) == []
+    assert findings.evaluation.accuracy == findings.result["test_accuracy"]
+    assert findings.evaluation.ece == findings.result["ece"]
+    assert findings.densities.log_density.keys() == {"as trained", "refitted"}
+    shutil.rmtree(run_copy / "checkpoints")
+    findings = collect(run_copy)
+    assert findings.problems[0].startswith("The model cannot be used: ")
+    assert "To have it written again" not in findings.problems[0]
+    assert findings.problems[1].startswith("There is no model to look at: ")
+    assert "there is no checkpoint" in findings.problems[1]
+    assert missing_parts(findings) == list(PARTS)
+    assert findings.class_names == NAMES  # the dataset knows them
+
+
+def test_the_advice_for_a_damaged_model_is_right(run_copy):
+    """It is what the sentence says to do."""
+    from momatch.training.fit import fit
+
+    accuracy = Run.load(run_copy).result["test_accuracy"]
+    noise(run_copy / "model.safetensors")
+    (run_copy / "result.json").unlink()
+    fit(replace(Run.load(run_copy).config, resume=True, run_dir=str(run_copy)))
+    assert collect(run_copy, most_points=5).problems == ()
+    assert Run.load(run_copy).result["test_accuracy"] == accuracy
+
+
+@pytest.mark.parametrize("damage", [empty, truncate, flip, noise, a_list, folder])
+def test_a_damaged_result(run_copy, damage):
+    damage(run_copy / "result.json")
+    findings = collect(run_copy, most_points=5)
+    (problem,) = findings.problems
+    assert problem.startswith("The result cannot be read: ")
+    assert "result.json" in problem
+    assert "has not finished" not in problem
+    assert findings.result is None
+    assert missing_parts(findings) == []
+
+
+def test_a_result_of_odd_values_is_handed_on(run_copy):
+    odd = {"test_accuracy": "much", "steps": None, "seed": [1], "versions": 3}
+    (run_copy / "result.json").write_text(json.dumps(odd))
+    findings = collect(run_copy, most_points=5)
+    assert findings.result == odd
+    assert len(findings.problems) == 2  # seed and steps are not those of the settings
+    assert missing_parts(findings) == []
+
+
+def test_a_run_that_was_killed_before_its_result_was_written(run_copy):
+    (run_copy / "result.json").unlink()
+    findings = collect(run_copy, most_points=5)
+    (problem,) = findings.problems
+    assert problem == (
+        "The run has not finished: its metrics reach step 40 of 40. Unless a process is still at work on it, go on with: "
+        f"momatch train --resume --run-dir {run_copy}"
+    )
+    assert missing_parts(findings) == []
+
+
+def test_what_a_finished_run_does_not_need(run_copy):
+    shutil.rmtree(run_copy / "checkpoints")
+    (run_copy / "run.log").unlink()
+    (run_copy / "run.lock").unlink()
+    findings = collect(run_copy, most_points=5)
+    assert findings.problems == ()
+    assert missing_parts(findings) == []
+
+
+@pytest.mark.parametrize(("name", "word"), [("config.json", "version 99"), ("model.json", "version 99")])
+def test_files_of_another_release(run_copy, name, word):
+    path = run_copy / name
+    path.write_text(path.read_text().replace('"version": 1', '"version": 99', 1))
+    findings = collect(run_copy, most_points=5)
+    assert f"got {word} of the format" in findings.problems[0]
+    assert "release" in findings.problems[0]
+
+
+def test_settings_that_this_release_does_not_know(run_copy):
+    path = run_copy / "config.json"
+    path.write_text(path.read_text().replace('"seed"', '"sed"', 1))
+    findings = collect(run_copy)
+    assert "got the unknown key 'sed'; did you mean 'seed'?" in findings.problems[0]
+
+
+def test_a_whole_model_file_with_nothing_in_it(run_copy):
+    weights, facts = encode("momatch model", {}, {})
+    (run_copy / "model.safetensors").write_bytes(weights)
+    (run_copy / "model.json").write_bytes(facts)
+    findings = collect(run_copy, most_points=5)
+    assert findings.problems[0].startswith("The model cannot be used: KeyError: 'facts'.")
+    assert missing_parts(findings) == []
+
+
+def test_a_backbone_that_raises_what_it_likes(run_copy, tmp_path, monkeypatch):
+    (tmp_path / "odd_backbone.py").write_text("raise ZeroDivisionError('boom')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    classifier, facts, refitted = load_model(run_copy)
+    save_model(run_copy, classifier, replace(facts, backbone="odd_backbone:make"), refitted)
+    findings = collect(run_copy, most_points=5)
+    assert "ZeroDivisionError: boom" in findings.problems[0]
+    assert missing_parts(findings) == []  # the checkpoint is read with the network of the settings
+
+
+@pytest.mark.parametrize("name", [*FILES, "checkpoints/step-00000040/state.json"])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_damage_never_raises(run_copy, name, seed):
+    draw, path = random.Random(f"{name} {seed}"), run_copy / name
+    data = bytearray(path.read_bytes())
+    for _ in range(1 + 3 * seed):
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data[: draw.randrange(len(data))] if seed == 3 else data)
+    findings = collect(run_copy, most_points=5)
+    assert isinstance(findings, Findings)
+    assert all(problem.strip() and "\n" not in problem for problem in findings.problems)
+    if name.startswith("model"):
+        assert findings.problems
+
+
+# --- Half-finished runs ---
+
+
+def test_a_half_finished_run_is_shown_by_its_newest_checkpoint(half):
+    findings = collect(half, most_points=20)
+    far, source = findings.problems
+    assert far.startswith("The run has not finished: its metrics reach step 30 of 40.")
+    assert source == (
+        f"What follows is about the averaged model as it was at step 20, from {half / 'checkpoints' / 'step-00000020'}."
+    )
+    assert missing_parts(findings) == []
+    assert findings.result is None
+    assert findings.class_names == NAMES
+    # The model is the one that was evaluated while it trained.
+    recorded = {line["step"]: line.get("test_accuracy") for line in findings.metrics}
+    assert findings.evaluation.accuracy == recorded[20]
+    assert findings.densities.log_density.keys() == {"as trained", "refitted"}
+
+
+def test_a_half_finished_run_without_refit(tmp_path):
+    run = train(tmp_path, refit=False, steps=20)
+    for name in ("result.json", "model.json", "model.safetensors"):
+        (run / name).unlink()
+    assert collect(run, most_points=5).densities.log_density.keys() == {"as trained"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", NEWEST)
+def test_no_checkpoint_that_is_whole(half, name, damage):
+    damage(half / name)
+    findings = collect(half)
+    far, reason = findings.problems
+    assert far.startswith("The run has not finished")
+    assert reason.startswith("There is no model to look at: ")
+    assert "expected one that is whole" in reason
+    assert missing_parts(findings) == list(PARTS)
+    assert findings.points.reason == "There is no model to look at (see the problems of this run)."
+    assert len(findings.metrics) == 3
+    assert findings.class_names == NAMES
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(run_copy, half):
+    newer = half / "checkpoints" / "step-00000030"
+    shutil.copytree(half / "checkpoints" / "step-00000020", newer)
+    findings = collect(half, most_points=5)
+    assert len(findings.problems) == 3
+    assert "as it was at step 20" in findings.problems[1]
+    assert findings.problems[2].startswith(f"A checkpoint cannot be used: {newer}: got the state of step 20")
+    assert missing_parts(findings) == []
+
+
+def test_a_run_before_its_first_step(half):
+    checkpoint = load_newest(half / "checkpoints")
+    shutil.rmtree(half / "checkpoints")
+    (half / "metrics.jsonl").unlink()
+    save_checkpoint(half / "checkpoints", 0, checkpoint.tensors, checkpoint.facts)
+    findings = collect(half)
+    assert "its metrics reach step 0 of 40" in findings.problems[0]
+    assert "the checkpoint is from before the first step" in findings.problems[1]
+    assert missing_parts(findings) == list(PARTS)
+
+
+def test_settings_alone(half):
+    shutil.rmtree(half / "checkpoints")
+    for name in ("metrics.jsonl", "run.log", "run.lock"):
+        (half / name).unlink()
+    findings = collect(half)
+    assert len(findings.problems) == 2
+    assert "there is no checkpoint" in findings.problems[1]
+    assert findings.class_names == NAMES
+
+
+def test_a_checkpoint_of_other_data_or_another_network_is_not_shown(half, tmp_path):
+    config = half / "config.json"
+    text = config.read_text()
+    other = write_dataset(tmp_path / "other.npz", seed=9)
+    for old, new, word in (
+        (Run.load(half).config.dataset, str(other), "got other images, labels or classes"),
+        ('"embedding_dim": 4', '"embedding_dim": 3', "checkpoint: got another classifier"),
+        ('"optimizer": "sgd"', '"optimizer": "adamw"', "of another optimiser"),
+    ):
+        assert old in text
+        config.write_text(text.replace(old, new))
+        findings = collect(half)
+        assert word in findings.problems[1]
+        assert missing_parts(findings) == list(PARTS)
+
+
+def test_half_finished_and_the_dataset_gone(half, tmp_path):
+    config = half / "config.json"
+    config.write_text(config.read_text().replace(Run.load(half).config.dataset, str(tmp_path / "gone.npz")))
+    findings = collect(half)
+    assert len(findings.problems) == 2
+    assert "gone.npz" in findings.problems[1]
+    assert findings.class_names == ()
+    assert missing_parts(findings) == list(PARTS)
+
+
+def test_why_a_run_stopped_is_told(half):
+    (half / "run.log").write_bytes(b"2024-01-01T00:00:00+00:00 begun\n2024 stopped: loss was not finite \xff here\n")
+    assert collect(half, most_points=5).problems[1] == "run.log ends with: loss was not finite \ufffd here."
+    (half / "run.log").write_bytes(b"2024 stopped: once\n2025 resumed\n")
+    assert "run.log" not in " ".join(collect(half, most_points=5).problems)
+
+
+# --- No run at all ---
+
+
+def test_an_empty_directory(tmp_path):
+    findings = collect(tmp_path)
+    assert findings.problems == (
+        f"{tmp_path}: the directory is empty. Give the directory of a run, as momatch train names it.",
+    )
+    assert isinstance(findings.config, Missing)
+    assert (findings.result, findings.metrics, findings.class_names) == (None, [], ())
+    assert missing_parts(findings) == list(PARTS)
+
+
+def test_a_directory_that_is_no_run(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    (tmp_path / "checkpoints").write_bytes(b"a file of this name")
+    findings = collect(tmp_path)
+    assert findings.problems == (
+        f"The settings cannot be read: {tmp_path}: there is no config.json, expected the directory of a run.",
+    )
+    assert missing_parts(findings) == list(PARTS)
+
+
+def test_names_with_odd_letters(trained_run, tmp_path):
+    odd = tmp_path / "a b's <run> %s {x}\n"
+    shutil.copytree(trained_run, odd)
+    (odd / "result.json").unlink()
+    findings = collect(odd, most_points=5)
+    assert findings.name == odd.name
+    assert "'\"'\"'" in findings.problems[0]  # quoted for a shell
