@@ -21,10 +21,12 @@ def classes_section(run: Findings, number: int) -> str:
     if isinstance(run.evaluation, Missing):
         return missing(run.evaluation.reason)
     evaluation, names = run.evaluation, run.class_names
-    side = f"<div>{_pairs(evaluation, names)}{_bars(evaluation, names)}</div>"
     label = "Confusion matrix: true classes down, predicted classes across"
     matrix = chart("confusion", label, number, height=max(420, min(720, 120 + 38 * len(names))), narrow=440)
-    return f'<div class="split">{matrix}{side}</div>'
+    pairs, bars = _pairs(evaluation, names), _bars(evaluation, names)
+    if len(names) > MOST_CLASSES:
+        return f'<div class="split"><div>{matrix}{pairs}</div><div>{bars}</div></div>'
+    return f'<div class="split">{matrix}<div>{pairs}{bars}</div></div>'
 
 
 def confused_pairs(confusion: Int64[Tensor, "K K"]) -> list[tuple[int, int, int]]:

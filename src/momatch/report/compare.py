@@ -8,11 +8,11 @@ from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.report.figures import FIGURES, Figure, code, figure_values
 from momatch.report.findings import Findings, Missing
 from momatch.report.panels import badge, run_name, table
-from momatch.report.words import accuracy_of, headline, judged_separation, percent, summary
+from momatch.report.words import accuracy_of, headline, judged_separation, missing, percent, summary
 
-#: Figures of which less is better; of the others more is better, where one can say so at all.
-LESS_IS_BETTER = {"ece", "nll", "compactness", "compactness_true", "seconds", "peak_memory_mb"}
-MORE_IS_BETTER = {"test_accuracy", "utilisation", "pseudo_label_accuracy", "images_per_second"}
+#: Figures of which less is better, and of which more; of others, such as compactness, neither can be said.
+LESS_IS_BETTER = {"ece", "nll", "center_offset", "seconds", "peak_memory_mb"}
+MORE_IS_BETTER = {"test_accuracy", "pseudo_label_accuracy", "images_per_second"}
 
 
 def headline_of_all(findings: Sequence[Findings]) -> str:
@@ -42,7 +42,7 @@ def comparison(findings: Sequence[Findings]) -> str:
     """A table of the settings that differ and of all figures, a column for each run; the best of each figure is bold."""
     header = ("", *(badge(number) for number in range(len(findings))))
     rows = [*_settings(findings), *_figures(findings), *_outliers(findings)]
-    return table(header, rows, kind="compare")
+    return table(header, rows, kind="compare") if rows else missing("No figures yet: no run has finished.")
 
 
 def _settings(findings: Sequence[Findings]) -> list[tuple[str, ...]]:

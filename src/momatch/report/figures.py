@@ -33,6 +33,18 @@ FIGURES = (
     Figure("nll", "Negative log likelihood", decimal, "of the true classes, in nats; smaller is better"),
     Figure("compactness", "Compactness", decimal, "mean L2 distance to the center of the predicted class"),
     Figure("compactness_true", "Compactness, true class", decimal, "mean L2 distance to the center of the true class"),
+    Figure(
+        "center_spread",
+        "Spread of the centers",
+        decimal,
+        "their distances from each other against those of the class means; 1: equal, 0: collapsed",
+    ),
+    Figure(
+        "center_offset",
+        "Offset of the centers",
+        decimal,
+        "distance of a center from its class's mean, in spreads of the class; smaller is better",
+    ),
     Figure("utilisation", "Utilisation", percent, "share of unlabelled images whose pseudo-label counted, at the end"),
     Figure("pseudo_label_accuracy", "Pseudo-label accuracy", percent, "share of those pseudo-labels that are right"),
     Figure("steps", "Steps", count, "of the optimiser"),
@@ -53,6 +65,8 @@ def figure_values(run: Findings) -> dict[str, float | int]:
             "nll": run.evaluation.nll,
             "compactness": run.evaluation.compactness,
             "compactness_true": run.evaluation.compactness_true,
+            "center_spread": run.evaluation.center_spread,
+            "center_offset": run.evaluation.center_offset,
         }
     return {figure.key: values[figure.key] for figure in FIGURES if is_number(values.get(figure.key))}
 

@@ -21,7 +21,6 @@ from momatch.report.sections import (
     densities_section,
     gaussianity_section,
     map_section,
-    problems_section,
     sheet_section,
 )
 from momatch.report.sprites import Sprites
@@ -49,7 +48,7 @@ PAGE = """<!DOCTYPE html>
 </style>
 </head>
 <body class="{kind}">
-<header><h1>{headline}</h1>{summary}{problems}</header>
+<header><h1>{headline}</h1>{summary}</header>
 {navigation}
 <main>
 <noscript><p class="missing">The charts need JavaScript; the words and tables do not.</p></noscript>
@@ -134,7 +133,6 @@ def build_page(findings: Sequence[Findings]) -> str:
     data = script_json(page_payload(findings, sprites))
     several = len(findings) > 1
     title = f"{len(findings)} runs" if several else findings[0].name
-    problems = panels(findings, lambda run, _: problems_section(run)) if any(run.problems for run in findings) else ""
     return PAGE.format(
         title=escape(title),
         kind="several" if several else "",
@@ -142,7 +140,6 @@ def build_page(findings: Sequence[Findings]) -> str:
         sheets=sprites.style(),
         headline=headline_of_all(findings),
         summary=summaries(findings),
-        problems=problems,
         navigation=_navigation(sections, findings),
         sections="\n".join(map(_section, sections)),
         data=data,

@@ -10,7 +10,7 @@ from momatch.report.curves import curve_charts, threshold_points
 from momatch.report.findings import ClusterFindings, Densities, Findings, Missing, Picture, Points
 from momatch.report.panels import chart, panels, table
 from momatch.report.sprites import Sprites
-from momatch.report.words import count, decimal, missing, percent, plural
+from momatch.report.words import count, decimal, missing, percent
 
 #: Classes up to which each has a row high enough for numbers.
 MOST_ROWS = 30
@@ -81,7 +81,7 @@ def gaussianity_section(run: Findings, number: int) -> str:
     details = chart("cells", label, number, height=300) + chart(
         "quantiles", "Squared distances to the center beside the chi-square distribution", number, height=320
     )
-    return f'{_moment_words(run.clusters, run.config)}<div class="split">{heatmap}<div>{details}</div></div>'
+    return f'{_moment_words(run.clusters, run.config)}<div class="split">{heatmap}<div class="beside">{details}</div></div>'
 
 
 def _moment_words(clusters: Sequence[ClusterFindings], config: TrainConfig | Missing) -> str:
@@ -156,11 +156,3 @@ def _picture(picture: Picture, sprites: Sprites, by_score: bool) -> str:
     label = f"taken for {escape(picture.predicted)}" + (f", really {escape(picture.truth)}" if picture.truth else "")
     tile = sprites.html(sprites.add(picture.image, most=SHEET_PIXELS), label)
     return f"<figure>{tile}<figcaption>{said}{truth}{score}</figcaption></figure>"
-
-
-def problems_section(run: Findings) -> str:
-    """What is wrong with the run's directory."""
-    if not run.problems:
-        return ""
-    entries = "".join(f"<li>{escape(problem)}</li>" for problem in run.problems)
-    return f'<div class="problems"><p>{plural(len(run.problems), "problem")} with this run:</p><ul>{entries}</ul></div>'

@@ -88,7 +88,16 @@ def summary(run: Findings) -> str:
         text = f"{plural(int(skipped), 'step')} skipped because a loss or gradient was not finite."
         facts.append(("Training", text))
     entries = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts)
-    return f"<p>{' '.join(opening)}</p>" + (f'<dl class="facts">{entries}</dl>' if facts else "")
+    listed = f'<dl class="facts">{entries}</dl>' if facts else ""
+    return f"<p>{' '.join(opening)}</p>{listed}{_problems(run)}"
+
+
+def _problems(run: Findings) -> str:
+    if not run.problems:
+        return ""
+    entries = "".join(f"<li>{escape(problem)}</li>" for problem in run.problems)
+    title = "A problem" if len(run.problems) == 1 else f"{len(run.problems)} problems"
+    return f'<div class="problems"><p>{title} with this run</p><ul>{entries}</ul></div>'
 
 
 def _progress(run: Findings) -> str:
@@ -104,9 +113,9 @@ def outlier_sentence(found: Densities) -> str:
     judged = judged_separation(found)
     if not judged:
         return ""
-    parts = [f"<b>{escape(origin)}</b> {percent(auroc)}" for origin, (auroc, _) in judged.items()]
+    parts = [f"those of <b>{escape(origin)}</b> in {percent(auroc)}" for origin, (auroc, _) in judged.items()]
     rule = next(iter(judged.values()))[1]
-    return f"Pairs with a test image in which the other is found out: {', '.join(parts)}. (AUROC by {rule}; 50 % is chance.)"
+    return f"Of pairs with a test image, the other image looks stranger: {', '.join(parts)} (AUROC by {rule}; 50 % is chance)."
 
 
 def judged_separation(found: Densities) -> dict[str, tuple[float, str]]:

@@ -14,10 +14,11 @@ function drawCurves(chart, number) {
     marker: { color: line.tint, size: 7 },
     hovertemplate: share ? "%{y:.1%}" : "%{y:.3~g}",
   }));
-  const y = share ? { tickformat: ".0%" } : { rangemode: "tozero" };
+  const y = share ? { tickformat: ".0%", range: shareRange(drawn) } : { rangemode: "tozero" };
+  const lastStep = Math.max(...drawn.map((line) => line.x.at(-1)));
   draw(chart, traces, {
     hovermode: "x unified",
-    xaxis: axis("step", { tickformat: ",d", nticks: 5, hoverformat: ",d", unifiedhovertitle: { text: "step %{x}" } }),
+    xaxis: axis("step", { tickformat: ",d", nticks: 5, range: [0, 1.01 * lastStep], hoverformat: ",d", unifiedhovertitle: { text: "step %{x}" } }),
     yaxis: axis("", { nticks: 6, ...y }),
   });
   const last = (line) => (share ? percent(line.y.at(-1)) : decimal(line.y.at(-1)));
@@ -27,6 +28,14 @@ function drawCurves(chart, number) {
     : key(`${line.name} ${last(line)}`, "line", line.tint)));
 }
 
+// Shares fill the chart, but never leave 0 to 100 %.
+function shareRange(lines) {
+  const values = lines.flatMap((line) => line.y).filter((value) => value !== null);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const room = Math.max(0.02, 0.08 * (high - low));
+  return [Math.max(-0.01, low - room), Math.min(1.01, high + room)];
+}
+
 function drawThresholds(chart, number) {
   const { classes, thresholds } = data.runs[number];
   const name = (k) => classes[k] ?? `class ${k}`;
@@ -34,13 +43,13 @@ function drawThresholds(chart, number) {
   const x = axis("step", { tickformat: ",d", nticks: 6 });
   if (thresholds.heatmap) {
     const names = thresholds.y.map((_, k) => short(name(k)));
-    const bar = { thickness: 10, outlinewidth: 0, tickformat: ".0%", tickfont: { color: color("soft") } };
+    const bar = colorBar({ tickformat: ".0%" });
     const trace = {
       type: "heatmap", x: thresholds.x, y: thresholds.y.map((_, k) => k), z: thresholds.y, zmin: 0, zmax: 1,
       colorscale: scaleTo("run-0"), colorbar: bar, customdata: thresholds.y.map((row, k) => row.map(() => names[k])),
       hovertemplate: "%{customdata}<br>step %{x:,d}: %{z:.1%}<extra></extra>",
     };
-    draw(chart, [trace], { xaxis: x, yaxis: classAxis(names, { autorange: "reversed", showgrid: false }) });
+    draw(chart, [trace], { xaxis: x, yaxis: classAxis("", names, { autorange: "reversed", showgrid: false }) });
     return;
   }
   const traces = thresholds.y.map((y, k) => ({
@@ -54,8 +63,8 @@ function drawThresholds(chart, number) {
 }
 
 // An axis whose places are classes: as many names as fit.
-function classAxis(names, more = {}) {
-  const step = Math.max(1, Math.ceil(names.length / 50));
+function classAxis(title, names, more = {}, most = 50) {
+  const step = Math.max(1, Math.ceil(names.length / most));
   const places = names.map((_, k) => k).filter((k) => k % step === 0);
-  return axis("", { tickmode: "array", tickvals: places, ticktext: places.map((k) => names[k]), ...more });
+  return axis(title, { tickmode: "array", tickvals: places, ticktext: places.map((k) => names[k]), ...more });
 }

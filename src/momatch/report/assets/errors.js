@@ -17,8 +17,8 @@ function drawConfusion(chart, number) {
   const names = classes.map((name) => short(name, 14));
   draw(chart, [part(true, "run-0"), part(false, "run-1")], {
     margin: { l: 44, r: 4, t: 8, b: 44 },
-    xaxis: classAxis(names, { title: { text: "predicted" }, showgrid: false, tickangle: K > 8 || longest(names) > 5 ? -45 : 0, range: [-0.5, K - 0.5] }),
-    yaxis: classAxis(names, { title: { text: "true" }, showgrid: false, range: [K - 0.5, -0.5] }),
+    xaxis: classAxis("predicted", names, { showgrid: false, tickangle: longest(names) > 3 ? -45 : 0, range: [-0.5, K - 0.5] }, 25),
+    yaxis: classAxis("true", names, { showgrid: false, range: [K - 0.5, -0.5] }),
     shapes: [{ type: "rect", xref: "paper", yref: "paper", x0: 0, x1: 1, y0: 0, y1: 1, line: { color: color("line"), width: 1 } }],
   });
 }

@@ -48,10 +48,7 @@ function drawMoments(chart, number) {
   const trace = {
     type: "heatmap", z: ratios.map((row) => row.map((r) => Math.log10(Math.max(1, r)))), zmin: 0, zmax: 2, xgap: 2, ygap: clusters.length > 30 ? 1 : 2,
     colorscale: scaleTo("run-1"), hoverinfo: "text", hovertext: clusters.map((cluster) => cluster.moments.map((row) => text(row, cluster))),
-    colorbar: {
-      tickvals: ticks.map(Math.log10), ticktext: ticks.map((t) => `${t}×`), thickness: 10, outlinewidth: 0,
-      tickfont: { size: 11, color: color("soft") },
-    },
+    colorbar: colorBar({ tickvals: ticks.map(Math.log10), ticktext: ticks.map((t) => `${t}×`) }),
   };
   if (clusters.length <= 30) {
     trace.text = ratios.map((row) => row.map((r) => (r >= 10 ? r.toFixed(0) : r.toFixed(1))));
@@ -62,7 +59,7 @@ function drawMoments(chart, number) {
   draw(chart, [trace], {
     margin: { l: 44, r: 10, t: 30, b: 40 },
     xaxis: axis("moment", { ...cellTicks(moments), showgrid: false }),
-    yaxis: classAxis(names, { autorange: "reversed", showgrid: false }),
+    yaxis: classAxis("", names, { autorange: "reversed", showgrid: false }),
     shapes: orders.map((x) => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: color("soft"), width: 1 } })),
     annotations: orderTitles(moments),
   });

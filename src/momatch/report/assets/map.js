@@ -2,6 +2,8 @@
 
 const ORIGIN_SHAPES = ["circle", "diamond-open", "triangle-up-open", "square-open", "pentagon-open", "triangle-down-open"];
 const COLORINGS = ["class", "prediction", "mistakes", "distance"];
+// More classes than this have a list to choose from instead of a row of keys, and no names on the map.
+const MOST_CHIPS = 20;
 const mapStates = new Map();
 
 function mapState(number) {
@@ -22,9 +24,12 @@ function drawMap(chart, number) {
   if (!chart.parentElement.querySelector(":scope > .tools")) {
     const kinds = Object.keys(run.map.maps);
     const unusable = run.map.distance.some((d) => d !== null) ? [] : ["distance"];
+    const everything = ["all classes", ...run.classes];
+    const pick = run.classes.length > MOST_CHIPS
+      ? [picker("Show", everything, 0, (place) => again({ only: place ? place - 1 : null }))] : [];
     tools(chart).append(
       choice("Map", kinds, state.map, (map) => again({ map, view: state.view + 1 })),
-      choice("Colour by", COLORINGS, state.coloring, (coloring) => again({ coloring, only: null }), unusable),
+      choice("Colour by", COLORINGS, state.coloring, (coloring) => again({ coloring }), unusable), ...pick,
     );
   }
   const traces = [...imageTraces(run, state), ...ringTrace(run, state), ...centerTraces(run, state)];
@@ -96,12 +101,12 @@ function ringTrace(run, state) {
 function centerTraces(run, state) {
   const { x, y } = run.map.centers[state.map];
   const K = run.classes.length;
-  const named = K <= 20 ? nameplates(run, state) : [];
+  const named = K <= MOST_CHIPS ? nameplates(run, state) : [];
   const centers = {
     type: "scatter", mode: "markers", x, y, customdata: x.map((_, k) => -1 - k), hoverinfo: "none",
     visible: !state.off.has("centers"),
     marker: {
-      symbol: "x", size: K > 20 ? 9 : 13, color: x.map((_, k) => classColor(k, K)),
+      symbol: "x", size: K > MOST_CHIPS ? 9 : 13, color: x.map((_, k) => classColor(k, K)),
       opacity: x.map((_, k) => (state.only !== null && k !== state.only ? 0.15 : 1)),
       line: { color: color("paper"), width: 2 },
     },
@@ -146,7 +151,8 @@ function mapKeys(chart, run, state, again) {
   const row = origins.map((name, o) => pressable(`origin ${o}`, name, ORIGIN_SHAPES[o % ORIGIN_SHAPES.length], color("soft")));
   if (centers[state.map].x.length) row.push(pressable("centers", "learned centers", "x", color("ink")));
   if (flagged.some(Boolean)) row.push(pressable("rings", "taken for an outlier", "circle-open", color("ink")));
-  const classes = state.coloring === "class" || state.coloring === "prediction" ? run.classes : [];
+  const colored = state.coloring === "class" || state.coloring === "prediction";
+  const classes = colored && run.classes.length <= MOST_CHIPS ? run.classes : [];
   for (const [k, name] of classes.entries()) {
     const element = key(name, "circle", classColor(k, run.classes.length), () => again({ only: state.only === k ? null : k }));
     element.setAttribute("aria-pressed", String(state.only === null || state.only === k));

@@ -72,10 +72,19 @@ function layout(more) {
 }
 
 function draw(element, traces, more, buttons = ["toImage"]) {
-  const config = { displaylogo: false, responsive: true, modeBarButtons: [buttons], doubleClick: "reset" };
+  // A finger finds no use for buttons that small.
+  const displayModeBar = matchMedia("(hover: hover)").matches ? "hover" : false;
+  const config = { displaylogo: false, displayModeBar, responsive: true, modeBarButtons: [buttons], doubleClick: "reset" };
   const looks = layout(more);
   looks.modebar = { color: color("faint"), activecolor: color("ink"), bgcolor: "rgba(0,0,0,0)" };
   return Plotly.react(element, traces, looks, config);
+}
+
+// The key of a heatmap: at its top, where it is seen however high the heatmap is.
+function colorBar(more) {
+  return {
+    thickness: 10, outlinewidth: 0, lenmode: "pixels", len: 260, y: 1, yanchor: "top", tickfont: { size: 11, color: color("soft") }, ...more,
+  };
 }
 
 // From the background to a colour: for heatmaps, in light and in dark.
