@@ -39,12 +39,20 @@ def _sweep(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _report(argv: Sequence[str]) -> int:
+    """Show a run, or several side by side, on one HTML page."""
+    from momatch.commands.report import main as run
+
+    return run(argv)
+
+
 #: Subcommand -> what it does with the arguments that follow; the docstring is its help.
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
     "train": _train,
     "evaluate": _evaluate,
     "sweep": _sweep,
+    "report": _report,
 }
 
 

@@ -19,7 +19,7 @@ SIZES = {
     "density": (6, 3, 12, 5),
     "policies": (4, 3, 12, 5),
     "memory": (4, 5, 20, 1),
-    "constraints": (1, 5, 5, 5),
+    "constraints": (1, 6, 6, 5),
 }
 
 

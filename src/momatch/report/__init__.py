@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML page, without scripts and without network."""
+"""The report of a run, or of several: one self-contained HTML page that needs no network."""
 
-from momatch.report.write import report_run as report_run
-from momatch.report.write import write_report as write_report
+from momatch.report.page import report_run as report_run
+from momatch.report.page import write_page as write_page

@@ -6,57 +6,27 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.evaluate import Evaluation
-from momatch.report.figures import table
-from momatch.report.words import count, missing, percent
+from momatch.report.findings import Findings, Missing
+from momatch.report.panels import chart, table
+from momatch.report.words import count, missing, percent, plural
 
-#: With more classes than this, only the weakest ones and the most confused pairs are shown.
+#: With more classes than this, the table holds only the weakest ones, and the most confused pairs are listed.
 MOST_CLASSES = 20
-NO_LABELS = "There is no evaluation on labelled test images, so nothing is known about single classes."
+#: Pairs in that list.
+MOST_PAIRS = 12
 
 
-def short(name: str, most: int = 14) -> str:
-    """A name that fits into a narrow place, escaped."""
-    return escape(name if len(name) <= most else f"{name[: most - 1]}…")
-
-
-def classes_section(evaluation: Evaluation | None, names: tuple[str, ...]) -> str:
-    """A bar for the accuracy of each class; of the weakest, where there are many."""
-    if evaluation is None:
-        return missing(NO_LABELS)
-    totals = evaluation.confusion.sum(1).tolist()
-    seen = [(share, k) for k, share in enumerate(evaluation.per_class) if share is not None]
-    note = ""
-    if len(seen) > MOST_CLASSES:
-        note = f"<p>The {MOST_CLASSES} weakest of {len(seen)} classes.</p>"
-        seen = sorted(seen)[:MOST_CLASSES]
-    absent = len(names) - sum(share is not None for share in evaluation.per_class)
-    if absent:
-        note += f"<p>{absent} of {len(names)} classes have no test image.</p>"
-    rows = [(escape(names[k]), _bar(share), count(totals[k])) for share, k in seen]
-    return note + table(("Class", "Accuracy", "Test images"), rows)
-
-
-def confusion_section(evaluation: Evaluation | None, names: tuple[str, ...]) -> str:
-    """The confusion matrix; the most confused pairs, where there are many classes."""
-    if evaluation is None:
-        return missing(NO_LABELS)
-    pairs = confused_pairs(evaluation.confusion)
-    if not pairs:
-        return "<p>No test image was taken for another class.</p>"
-    if len(names) <= MOST_CLASSES:
-        worst, truth, predicted = pairs[0]
-        sentence = (
-            f"<p>Rows are true classes, columns predictions. Most often, <b>{escape(names[truth])}</b> was taken for "
-            f"<b>{escape(names[predicted])}</b>: {count(worst)} times.</p>"
-        )
-        return sentence + _matrix(evaluation.confusion, names)
-    totals = evaluation.confusion.sum(1).tolist()
-    rows = [
-        (escape(names[truth]), escape(names[predicted]), f"{count(times)} of {count(totals[truth])}")
-        for times, truth, predicted in pairs[:MOST_CLASSES]
-    ]
-    note = f"<p>{count(len(pairs))} pairs of classes were confused at least once; the most frequent:</p>"
-    return note + table(("True class", "Taken for", "How often"), rows)
+def classes_section(run: Findings, number: int) -> str:
+    """The confusion matrix, and a bar for the accuracy of each class."""
+    if isinstance(run.evaluation, Missing):
+        return missing(run.evaluation.reason)
+    evaluation, names = run.evaluation, run.class_names
+    label = "Confusion matrix: true classes down, predicted classes across"
+    matrix = chart("confusion", label, number, height=max(420, min(720, 120 + 38 * len(names))), narrow=440)
+    pairs, bars = _pairs(evaluation, names), _bars(evaluation, names)
+    if len(names) > MOST_CLASSES:
+        return f'<div class="split"><div>{matrix}{pairs}</div><div>{bars}</div></div>'
+    return f'<div class="split">{matrix}<div>{pairs}{bars}</div></div>'
 
 
 def confused_pairs(confusion: Int64[Tensor, "K K"]) -> list[tuple[int, int, int]]:
@@ -66,25 +36,39 @@ def confused_pairs(confusion: Int64[Tensor, "K K"]) -> list[tuple[int, int, int]
     return sorted(found, key=lambda pair: (-pair[0], pair[1], pair[2]))
 
 
+def _pairs(evaluation: Evaluation, names: tuple[str, ...]) -> str:
+    pairs = confused_pairs(evaluation.confusion)
+    if not pairs:
+        return "<p>No test image was taken for another class.</p>"
+    times, truth, predicted = pairs[0]
+    sentence = (
+        f"<p>Most often, <b>{escape(names[truth])}</b> was taken for <b>{escape(names[predicted])}</b>: "
+        f"{plural(times, 'time')}.</p>"
+    )
+    if len(names) <= MOST_CLASSES:
+        return sentence
+    totals = evaluation.confusion.sum(1).tolist()
+    rows = [
+        (escape(names[truth]), escape(names[predicted]), f"{count(times)} of {count(totals[truth])}")
+        for times, truth, predicted in pairs[:MOST_PAIRS]
+    ]
+    note = f"<p>{count(len(pairs))} pairs of classes were confused at least once; the most frequent:</p>"
+    return sentence + note + table(("True class", "Taken for", "How often"), rows)
+
+
+def _bars(evaluation: Evaluation, names: tuple[str, ...]) -> str:
+    totals = evaluation.confusion.sum(1).tolist()
+    seen = [(share, k) for k, share in enumerate(evaluation.per_class) if share is not None]
+    note = ""
+    absent = len(names) - len(seen)
+    if len(seen) > MOST_CLASSES:
+        note = f"<p>The {MOST_CLASSES} weakest of {len(seen)} classes:</p>"
+        seen = sorted(seen)[:MOST_CLASSES]
+    if absent:
+        note += f"<p>{absent} of {len(names)} classes have no test image.</p>"
+    rows = [(escape(names[k]), _bar(share), count(totals[k])) for share, k in seen]
+    return note + table(("Class", "Classified correctly", "Test images"), rows, kind="bars")
+
+
 def _bar(share: float) -> str:
     return f'<span class="bar"><span style="width:{100 * share:.1f}%"></span></span> {percent(share)}'
-
-
-def _matrix(confusion: Int64[Tensor, "K K"], names: tuple[str, ...]) -> str:
-    head = "".join(f'<th scope="col"><span>{short(name)}</span></th>' for name in names)
-    body = ""
-    for truth, row in enumerate(confusion.tolist()):
-        cells = "".join(_cell(n, sum(row), truth == predicted) for predicted, n in enumerate(row))
-        body += f'<tr><th scope="row">{short(names[truth])}</th>{cells}</tr>'
-    content = f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table class="matrix">{content}</table></div>'
-
-
-def _cell(n: int, total: int, right: bool) -> str:
-    if n == 0:
-        return "<td></td>"
-    # The offset and the square root keep rare errors visible beside frequent ones.
-    shade = 0.2 + 0.8 * (n / total) ** 0.5
-    kind = "right" if right else "wrong"
-    deep = " deep" if shade > 0.6 else ""
-    return f'<td class="{kind}{deep}" style="--shade:{shade:.2f}">{count(n)}</td>'

@@ -1,12 +1,14 @@
 """Tables: the figures of a run, its settings, the versions that made it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import fields
 from html import escape
 from typing import Any, NamedTuple
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.evaluate import Evaluation
+from momatch.report.findings import Findings, Missing
+from momatch.report.panels import table
 from momatch.report.words import count, decimal, duration, is_number, missing, percent
 
 
@@ -31,6 +33,18 @@ FIGURES = (
     Figure("nll", "Negative log likelihood", decimal, "of the true classes, in nats; smaller is better"),
     Figure("compactness", "Compactness", decimal, "mean L2 distance to the center of the predicted class"),
     Figure("compactness_true", "Compactness, true class", decimal, "mean L2 distance to the center of the true class"),
+    Figure(
+        "center_spread",
+        "Spread of the centers",
+        decimal,
+        "their distances from each other against those of the class means; 1: equal, 0: collapsed",
+    ),
+    Figure(
+        "center_offset",
+        "Offset of the centers",
+        decimal,
+        "distance of a center from its class's mean, in spreads of the class; smaller is better",
+    ),
     Figure("utilisation", "Utilisation", percent, "share of unlabelled images whose pseudo-label counted, at the end"),
     Figure("pseudo_label_accuracy", "Pseudo-label accuracy", percent, "share of those pseudo-labels that are right"),
     Figure("steps", "Steps", count, "of the optimiser"),
@@ -41,41 +55,40 @@ FIGURES = (
 )
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of cells that are HTML already; the first cell of a row names it."""
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
-    body = ""
-    for first, *rest in rows:
-        body += f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>'
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def figures_section(result: dict[str, Any], evaluation: Evaluation | None) -> str:
-    """The table of all figures that there are."""
-    values = dict(result)
-    if evaluation is not None:
+def figure_values(run: Findings) -> dict[str, float | int]:
+    """The figures of a run that are known, by key."""
+    values = dict(run.result or {})
+    if isinstance(run.evaluation, Evaluation):
         values |= {
-            "test_accuracy": evaluation.accuracy,
-            "ece": evaluation.ece,
-            "nll": evaluation.nll,
-            "compactness": evaluation.compactness,
-            "compactness_true": evaluation.compactness_true,
+            "test_accuracy": run.evaluation.accuracy,
+            "ece": run.evaluation.ece,
+            "nll": run.evaluation.nll,
+            "compactness": run.evaluation.compactness,
+            "compactness_true": run.evaluation.compactness_true,
+            "center_spread": run.evaluation.center_spread,
+            "center_offset": run.evaluation.center_offset,
         }
+    return {figure.key: values[figure.key] for figure in FIGURES if is_number(values.get(figure.key))}
+
+
+def figures_section(run: Findings) -> str:
+    """The table of all figures that there are."""
+    values = figure_values(run)
     rows = [
-        (figure.name, figure.write(values[figure.key]), figure.meaning)
-        for figure in FIGURES
-        if is_number(values.get(figure.key))
+        (figure.name, figure.write(values[figure.key]), figure.meaning) for figure in FIGURES if figure.key in values
     ]
     if not rows:
         return missing("No figures yet: the run has not finished.")
-    return table(("Figure", "Value", "What it is"), rows)
+    return table(("Figure", "Value", "What it is"), rows, kind="figures")
 
 
-def settings_section(config: TrainConfig) -> str:
-    """What was set, then everything."""
-    settings, defaults = config.to_dict(), TrainConfig().resolved().to_dict()
+def settings_section(run: Findings) -> str:
+    """What was set, then everything; and the versions that the run was made with."""
+    if isinstance(run.config, Missing):
+        return missing(run.config.reason) + _versions(run.result or {})
+    settings, defaults = run.config.to_dict(), TrainConfig().resolved().to_dict()
     rows = {
-        field.name: (field.name, _value(settings[field.name]), _value(defaults[field.name])) for field in fields(config)
+        field.name: (field.name, code(settings[field.name]), code(defaults[field.name])) for field in fields(run.config)
     }
     # Where and how a run was carried out is no difference to its result.
     changed = [row for name, row in rows.items() if settings[name] != defaults[name] and name not in RUNTIME_KEYS]
@@ -84,16 +97,18 @@ def settings_section(config: TrainConfig) -> str:
     else:
         note = "<p>All settings are the defaults.</p>"
     everything = table(("Setting", "Value"), (row[:2] for row in rows.values()))
-    return f"{note}<details><summary>All {len(rows)} settings</summary>{everything}</details>"
+    details = f"<details><summary>All {len(rows)} settings</summary>{everything}</details>"
+    return note + details + _versions(run.result or {})
 
 
-def versions_section(result: dict[str, Any]) -> str:
-    """Versions of what the run was made with."""
+def _versions(result: dict[str, Any]) -> str:
     versions = result.get("versions")
     if not isinstance(versions, dict) or not versions:
         return missing("No versions were recorded.")
-    return table(("Package", "Version"), ((escape(str(name)), escape(str(value))) for name, value in versions.items()))
+    parts = ", ".join(f"{escape(str(name))} {escape(str(value))}" for name, value in versions.items())
+    return f"<p>Made with {parts}.</p>"
 
 
-def _value(value: object) -> str:
+def code(value: object) -> str:
+    """A setting as it is written."""
     return f"<code>{escape(str(value))}</code>"

@@ -2,10 +2,11 @@
 
 import math
 from html import escape
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
+from momatch.report.findings import Densities, Findings, Missing
 
 
 def is_number(value: object) -> TypeGuard[float | int]:
@@ -14,8 +15,8 @@ def is_number(value: object) -> TypeGuard[float | int]:
 
 
 def percent(value: float | int) -> str:
-    """A share as a percentage with one digit."""
-    return f"{100 * value:.1f} %"
+    """A share as a percentage with one digit; no line ends before its sign."""
+    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
 def decimal(value: float | int) -> str:
@@ -42,32 +43,94 @@ def missing(text: str) -> str:
     return f'<p class="missing">{escape(text)}</p>'
 
 
-def headline(result: dict[str, Any] | None, evaluation: Evaluation | None) -> str:
-    """The result in one line."""
-    accuracy = evaluation.accuracy if evaluation is not None else (result or {}).get("test_accuracy")
-    if is_number(accuracy):
+def plural(n: int, noun: str) -> str:
+    """A number and what it counts."""
+    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+
+
+def accuracy_of(run: Findings) -> float | None:
+    """Share of right test predictions; None if it is not known."""
+    if isinstance(run.evaluation, Evaluation):
+        return run.evaluation.accuracy
+    accuracy = (run.result or {}).get("test_accuracy")
+    return accuracy if is_number(accuracy) else None
+
+
+def headline(run: Findings) -> str:
+    """The result of a run in one line."""
+    accuracy = accuracy_of(run)
+    if accuracy is not None:
         return f"{percent(accuracy)} of test images classified correctly"
-    return "Training finished; there were no labelled test images" if result else "This run has not finished"
+    if run.result is not None:
+        return "Training finished; there were no labelled test images"
+    if run.metrics or isinstance(run.config, TrainConfig):
+        return "This run has not finished"
+    return "There is no run that can be read"
 
 
-def summary(
-    config: TrainConfig, result: dict[str, Any] | None, names: tuple[str, ...], evaluation: Evaluation | None
-) -> str:
-    """The result in a few sentences; a run without one has not finished."""
-    sentences = [_training(config, len(names))]
-    if result is None:
-        sentences.append("The run has not finished: what follows is as far as it got.")
-    if evaluation is not None:
-        sentences += _test(evaluation, names)
-    result = result or {}
+def summary(run: Findings) -> str:
+    """The result of a run in a few sentences, each under a word that says what it is about."""
+    opening = [] if isinstance(run.config, Missing) else [_training(run.config, len(run.class_names))]
+    if run.result is None:
+        opening.append(_progress(run))
+    facts: list[tuple[str, str]] = []
+    if isinstance(run.evaluation, Evaluation):
+        facts += _test(run.evaluation, run.class_names)
+    if not isinstance(run.densities, Missing) and (outliers := outlier_sentence(run.densities)):
+        facts.append(("Outliers", outliers))
+    result = run.result or {}
     used, right = result.get("utilisation"), result.get("pseudo_label_accuracy")
     if is_number(used):
-        checked = f", {percent(right)} of them correct" if is_number(right) else ""
-        sentences.append(f"At the end {percent(used)} of the unlabelled images counted with a pseudo-label{checked}.")
+        checked = f"; {percent(right)} of these labels were right" if is_number(right) else ""
+        facts.append(("Pseudo-labels", f"At the end {percent(used)} of the unlabelled images counted{checked}."))
     skipped = result.get("skipped_steps")
     if is_number(skipped) and skipped:
-        sentences.append(f"{count(skipped)} steps were skipped because a loss or gradient was not finite.")
-    return f"<p>{' '.join(sentences)}</p>"
+        text = f"{plural(int(skipped), 'step')} skipped because a loss or gradient was not finite."
+        facts.append(("Training", text))
+    entries = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts)
+    listed = f'<dl class="facts">{entries}</dl>' if facts else ""
+    return f"<p>{' '.join(opening)}</p>{listed}{_problems(run)}"
+
+
+def _problems(run: Findings) -> str:
+    if not run.problems:
+        return ""
+    entries = "".join(f"<li>{escape(problem)}</li>" for problem in run.problems)
+    title = "A problem" if len(run.problems) == 1 else f"{len(run.problems)} problems"
+    return f'<div class="problems"><p>{title} with this run</p><ul>{entries}</ul></div>'
+
+
+def _progress(run: Findings) -> str:
+    steps = [line["step"] for line in run.metrics if is_number(line.get("step"))]
+    if not steps:
+        return "Nothing was recorded of its training."
+    total = f" of {count(run.config.steps)}" if isinstance(run.config, TrainConfig) else ""
+    return f"The run has not finished: it got to step {count(max(steps))}{total}, and what follows is as far as it got."
+
+
+def outlier_sentence(found: Densities) -> str:
+    """How well images that do not belong are told from those that do."""
+    judged = judged_separation(found)
+    if not judged:
+        return ""
+    parts = [f"those of <b>{escape(origin)}</b> in {percent(auroc)}" for origin, (auroc, _) in judged.items()]
+    rule = next(iter(judged.values()))[1]
+    return f"Of pairs with a test image, the other image looks stranger: {', '.join(parts)} (AUROC by {rule}; 50 % is chance)."
+
+
+def judged_separation(found: Densities) -> dict[str, tuple[float, str]]:
+    """Origin -> AUROC of the score that the head is made for, and that score in words."""
+    if not found.separation:
+        return {}
+    state, by_origin = list(found.separation.items())[-1]
+    mixture = " of the refitted mixture" if state == "refitted" else ""
+    judged = {}
+    for origin, scores in by_origin.items():
+        if "nearest" in scores:
+            judged[origin] = (scores["nearest"]["auroc"], f"the distance to the nearest center{mixture}")
+        elif "density" in scores:
+            judged[origin] = (scores["density"]["auroc"], "the energy")
+    return judged
 
 
 def _training(config: TrainConfig, K: int) -> str:
@@ -83,17 +146,15 @@ def _training(config: TrainConfig, K: int) -> str:
     )
 
 
-def _test(evaluation: Evaluation, names: tuple[str, ...]) -> list[str]:
+def _test(evaluation: Evaluation, names: tuple[str, ...]) -> list[tuple[str, str]]:
     n, errors = evaluation.n, evaluation.n - int(evaluation.confusion.diagonal().sum())
-    sentences = [f"It was wrong on {count(errors)} of {count(n)} test images."]
+    text = f"Wrong on {count(errors)} of {plural(n, 'test image')}."
     seen = [(share, name) for share, name in zip(evaluation.per_class, names, strict=True) if share is not None]
     share, weakest = min(seen, key=lambda pair: pair[0])
     if len(seen) > 1 and share < evaluation.accuracy:
-        sentences.append(f"The weakest class is <b>{escape(weakest)}</b> with {percent(share)}.")
+        text += f" The weakest class is <b>{escape(weakest)}</b> with {percent(share)}."
     bins = evaluation.calibration
     gap = float((bins.count * (bins.confidence - bins.accuracy)).sum()) / n
-    points = f"{100 * evaluation.ece:.1f} points"
     direction = "too sure" if gap > 0 else "too modest"
     mostly = f", mostly {direction}" if evaluation.ece >= 0.005 else ""
-    sentences.append(f"Its stated confidence is off by {points} on average{mostly}.")
-    return sentences
+    return [("Errors", text), ("Confidence", f"Off by {100 * evaluation.ece:.1f} points on average{mostly}.")]

@@ -1,0 +1,191 @@
+// The latent space: a point for each image, the learned centers as X, outliers in other shapes, the image on hover.
+
+const ORIGIN_SHAPES = ["circle", "diamond-open", "triangle-up-open", "square-open", "pentagon-open", "triangle-down-open"];
+const COLORINGS = ["class", "prediction", "mistakes", "distance"];
+// More classes than this have a list to choose from instead of a row of keys, and no names on the map.
+const MOST_CHIPS = 20;
+const mapStates = new Map();
+
+function mapState(number) {
+  if (!mapStates.has(number)) {
+    const { maps } = data.runs[number].map;
+    mapStates.set(number, { map: Object.keys(maps)[0], coloring: "class", only: null, off: new Set(), view: 0 });
+  }
+  return mapStates.get(number);
+}
+
+function drawMap(chart, number) {
+  const run = data.runs[number];
+  const state = mapState(number);
+  const again = (change) => {
+    Object.assign(state, change);
+    drawMap(chart, number);
+  };
+  if (!chart.parentElement.querySelector(":scope > .tools")) {
+    const kinds = Object.keys(run.map.maps);
+    const unusable = run.map.distance.some((d) => d !== null) ? [] : ["distance"];
+    const everything = ["all classes", ...run.classes];
+    const pick = run.classes.length > MOST_CHIPS
+      ? [picker("Show", everything, 0, (place) => again({ only: place ? place - 1 : null }))] : [];
+    tools(chart).append(
+      choice("Map", kinds, state.map, (map) => again({ map, view: state.view + 1 })),
+      choice("Colour by", COLORINGS, state.coloring, (coloring) => again({ coloring }), unusable), ...pick,
+    );
+  }
+  const traces = [...imageTraces(run, state), ...ringTrace(run, state), ...centerTraces(run, state)];
+  const bare = { title: { text: "" }, showgrid: false, zeroline: false, showticklabels: false, automargin: false };
+  const frame = { showline: true, mirror: true, linecolor: color("line"), fixedrange: false };
+  const mouse = matchMedia("(hover: hover)").matches;
+  draw(chart, traces, {
+    hovermode: "closest", hoverdistance: 12, margin: { l: 1, r: 1, t: 1, b: 1 }, uirevision: state.view,
+    // A finger scrolls the page; a mouse moves the map.
+    dragmode: mouse ? "pan" : false,
+    xaxis: axis("", { ...bare, ...frame }), yaxis: axis("", { ...bare, ...frame, scaleanchor: "x" }),
+  }, ["zoom2d", "pan2d", "resetScale2d", "toImage"]);
+  if (!chart.dataset.listens) listen(chart, number);
+  mapKeys(chart, run, state, again);
+}
+
+function pointColors(run, state) {
+  const { labels, predicted, origin, distance } = run.map;
+  const K = run.classes.length;
+  const neutral = color("soft");
+  if (state.coloring === "prediction") return predicted.map((k) => classColor(k, K));
+  if (state.coloring === "distance") return distance;
+  if (state.coloring === "mistakes") {
+    const [right, wrong] = [color("line"), color("warm")];
+    return labels.map((k, i) => (k < 0 ? (origin[i] ? neutral : right) : k === predicted[i] ? right : wrong));
+  }
+  return labels.map((k) => (k < 0 ? neutral : classColor(k, K)));
+}
+
+function imageTraces(run, state) {
+  const { maps, origins, origin, labels, predicted, distance } = run.map;
+  const places = maps[state.map];
+  const colors = pointColors(run, state);
+  const classes = state.coloring === "prediction" ? predicted : labels;
+  const known = distance.filter((d) => d !== null).sort((a, b) => a - b);
+  const most = known[Math.floor(0.98 * known.length)] ?? 1;
+  return origins.map((name, o) => {
+    const chosen = origin.map((each, i) => (each === o ? i : -1)).filter((i) => i >= 0);
+    const take = (values) => chosen.map((i) => values[i]);
+    const scale = { colorscale: "Viridis", cmin: 0, cmax: most, showscale: o === 0, colorbar: distanceBar() };
+    return {
+      type: "scatter", mode: "markers", name: plain(name), x: take(places.x), y: take(places.y), customdata: chosen,
+      hoverinfo: "none", visible: !state.off.has(`origin ${o}`),
+      marker: {
+        symbol: ORIGIN_SHAPES[o % ORIGIN_SHAPES.length], size: 6, color: take(colors),
+        opacity: chosen.map((i) => (state.only !== null && classes[i] !== state.only ? 0.06 : 0.75)),
+        line: { width: o ? 1.2 : 0 }, ...(state.coloring === "distance" ? scale : {}),
+      },
+    };
+  });
+}
+
+function distanceBar() {
+  const title = { text: "distance", side: "right", font: { size: 11 } };
+  return { title, thickness: 8, len: 0.5, x: 0.99, xanchor: "right", outlinewidth: 0, tickfont: { size: 10, color: color("soft") } };
+}
+
+function ringTrace(run, state) {
+  const { maps, flagged, origin } = run.map;
+  const chosen = flagged.map((f, i) => (f && !state.off.has(`origin ${origin[i]}`) ? i : -1)).filter((i) => i >= 0);
+  const places = maps[state.map];
+  return [{
+    type: "scatter", mode: "markers", x: chosen.map((i) => places.x[i]), y: chosen.map((i) => places.y[i]),
+    hoverinfo: "skip", visible: !state.off.has("rings"),
+    marker: { symbol: "circle-open", size: 12, color: color("ink"), opacity: state.only === null ? 0.35 : 0.06, line: { width: 1 } },
+  }];
+}
+
+function centerTraces(run, state) {
+  const { x, y } = run.map.centers[state.map];
+  const K = run.classes.length;
+  const named = K <= MOST_CHIPS ? nameplates(run, state) : [];
+  const centers = {
+    type: "scatter", mode: "markers", x, y, customdata: x.map((_, k) => -1 - k), hoverinfo: "none",
+    visible: !state.off.has("centers"),
+    marker: {
+      symbol: "x", size: K > MOST_CHIPS ? 9 : 13, color: x.map((_, k) => classColor(k, K)),
+      opacity: x.map((_, k) => (state.only !== null && k !== state.only ? 0.15 : 1)),
+      line: { color: color("paper"), width: 2 },
+    },
+  };
+  return [centers, ...named];
+}
+
+// Names stand at the centers; where there are none, amid the points of their class.
+function nameplates(run, state) {
+  const { maps, centers, labels } = run.map;
+  let { x, y } = centers[state.map];
+  if (!x.length) {
+    const middle = (values, k) => {
+      const own = values.filter((v, i) => labels[i] === k && v !== null).sort((a, b) => a - b);
+      return own[Math.floor(own.length / 2)] ?? null;
+    };
+    x = run.classes.map((_, k) => middle(maps[state.map].x, k));
+    y = run.classes.map((_, k) => middle(maps[state.map].y, k));
+  }
+  return [{
+    type: "scatter", mode: "text", x, y, text: run.classes.map((name) => `<b>${short(name)}</b>`), hoverinfo: "skip",
+    textposition: centers[state.map].x.length ? "top center" : "middle center",
+    textfont: { size: 13, color: color("ink"), shadow: halo() }, visible: !state.off.has("centers"),
+  }];
+}
+
+function halo() {
+  return ["1px 1px", "-1px -1px", "1px -1px", "-1px 1px", "0 0"].map((at) => `${at} 2px ${color("paper")}`).join(", ");
+}
+
+function mapKeys(chart, run, state, again) {
+  const { origins, centers, flagged } = run.map;
+  const toggle = (name) => () => {
+    state.off.has(name) ? state.off.delete(name) : state.off.add(name);
+    again({});
+  };
+  const pressable = (name, text, shape, tint) => {
+    const element = key(text, shape, tint, toggle(name));
+    element.setAttribute("aria-pressed", String(!state.off.has(name)));
+    return element;
+  };
+  const row = origins.map((name, o) => pressable(`origin ${o}`, name, ORIGIN_SHAPES[o % ORIGIN_SHAPES.length], color("soft")));
+  if (centers[state.map].x.length) row.push(pressable("centers", "learned centers", "x", color("ink")));
+  if (flagged.some(Boolean)) row.push(pressable("rings", "taken for an outlier", "circle-open", color("ink")));
+  const colored = state.coloring === "class" || state.coloring === "prediction";
+  const classes = colored && run.classes.length <= MOST_CHIPS ? run.classes : [];
+  for (const [k, name] of classes.entries()) {
+    const element = key(name, "circle", classColor(k, run.classes.length), () => again({ only: state.only === k ? null : k }));
+    element.setAttribute("aria-pressed", String(state.only === null || state.only === k));
+    row.push(element);
+  }
+  const scrolled = keys(chart).scrollTop;
+  keys(chart).replaceChildren(...row);
+  keys(chart).scrollTop = scrolled;
+}
+
+function listen(chart, number) {
+  chart.dataset.listens = "yes";
+  const show = ({ points, event }) => {
+    const i = points[0].customdata;
+    if (i === undefined || !event) return;
+    // A finger has its place in the list of touches.
+    const pointer = event.touches?.[0] ?? event.changedTouches?.[0] ?? event;
+    if (i < 0) showCard(pointer, null, `Center of ${data.runs[number].classes[-1 - i]}`, []);
+    else showPoint(pointer, data.runs[number], i);
+  };
+  chart.on("plotly_hover", show);
+  chart.on("plotly_click", show);
+  chart.on("plotly_unhover", hideCard);
+}
+
+function showPoint(pointer, run, i) {
+  const { origins, origin, labels, predicted, confidence, density, distance, flagged, kinds, tiles } = run.map;
+  const truth = labels[i] < 0 ? null : run.classes[labels[i]];
+  const facts = [["taken for", `${run.classes[predicted[i]]}, ${percent(confidence[i])} sure`]];
+  if (distance[i] !== null) facts.push(["distance", `${decimal(distance[i])} from the nearest center`]);
+  if (density[i] !== null) facts.push(["log p(x)", decimal(density[i])]);
+  facts.push(["from", origins[origin[i]]]);
+  const wrong = truth !== null && labels[i] !== predicted[i] ? "wrong" : null;
+  const warning = [wrong, flagged[i] ? "taken for an outlier" : null].filter(Boolean).join("; ");
+  showCard(pointer, tile(kinds[i], tiles[i]), truth ?? "No class of this run", facts, warning);
+}

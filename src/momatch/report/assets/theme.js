@@ -1,0 +1,93 @@
+// Colours and the look that all charts share. Colours are read from the style sheet, so that charts follow light and dark.
+
+const darkScheme = matchMedia("(prefers-color-scheme: dark)");
+const data = JSON.parse(document.getElementById("data").textContent);
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function runColor(run) {
+  return color(`run-${run % 8}`);
+}
+
+// A, B, ..., Z, AA, ... as panels.py names runs.
+function letter(run) {
+  return (run >= 26 ? letter(Math.floor(run / 26) - 1) : "") + String.fromCharCode(65 + (run % 26));
+}
+
+// Told apart in all common forms of colour blindness; further classes take colours around the wheel.
+const CLASS_COLORS = {
+  light: ["#0072b2", "#e08a00", "#009e73", "#c8430a", "#cc6fa4", "#3fa9e6", "#8a8500", "#7d5bbe", "#a01f42", "#6f7c89"],
+  dark: ["#4aa8e8", "#f5b23c", "#2fc79a", "#ff7d4a", "#ea9cc7", "#93d4ff", "#c9c23a", "#ad90ee", "#ee6f8d", "#a3b0bd"],
+};
+
+function classColor(k, classes) {
+  const palette = CLASS_COLORS[darkScheme.matches ? "dark" : "light"];
+  if (classes <= palette.length) return palette[k];
+  // The golden angle keeps neighbours apart, however many there are.
+  const lightness = (darkScheme.matches ? [62, 72, 54] : [42, 52, 34])[k % 3];
+  return `hsl(${Math.round((137.508 * k) % 360)}, 62%, ${lightness}%)`;
+}
+
+// Plotly reads a little markup in every text; a name is no markup.
+function plain(text) {
+  return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+function short(text, most = 16) {
+  const letters = Array.from(String(text));
+  return plain(letters.length <= most ? text : letters.slice(0, most - 1).join("") + "…");
+}
+
+function percent(value, digits = 1) {
+  return value === null ? "–" : `${(100 * value).toFixed(digits)}\u00a0%`;
+}
+
+function decimal(value) {
+  if (value === null) return "–";
+  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
+}
+
+function axis(title, more = {}) {
+  return {
+    title: { text: title, font: { size: 12, color: color("soft") }, standoff: 8 },
+    gridcolor: color("line"), linecolor: color("line"), zeroline: false, automargin: true, fixedrange: true, ticks: "",
+    ticklabeloverflow: "allow",
+    tickfont: { size: 11, color: color("soft") }, ...more,
+  };
+}
+
+function layout(more) {
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("ink") },
+    margin: { l: 44, r: 10, t: 8, b: 36 }, dragmode: false,
+    hoverlabel: {
+      bgcolor: color("paper"), bordercolor: color("line"), align: "left",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("ink") },
+    },
+    ...more,
+  };
+}
+
+function draw(element, traces, more, buttons = ["toImage"]) {
+  // A finger finds no use for buttons that small.
+  const displayModeBar = matchMedia("(hover: hover)").matches ? "hover" : false;
+  const config = { displaylogo: false, displayModeBar, responsive: true, modeBarButtons: [buttons], doubleClick: "reset" };
+  const looks = layout(more);
+  looks.modebar = { color: color("faint"), activecolor: color("ink"), bgcolor: "rgba(0,0,0,0)" };
+  return Plotly.react(element, traces, looks, config);
+}
+
+// The key of a heatmap: at its top, where it is seen however high the heatmap is.
+function colorBar(more) {
+  return {
+    thickness: 10, outlinewidth: 0, lenmode: "pixels", len: 260, y: 1, yanchor: "top", tickfont: { size: 11, color: color("soft") }, ...more,
+  };
+}
+
+// From the background to a colour: for heatmaps, in light and in dark.
+function scaleTo(name) {
+  return [[0, color("card")], [1, color(name)]];
+}
