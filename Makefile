@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types layers unit format benchmarks figures clean
+.PHONY: demo test lint types layers browser unit format benchmarks figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/momatch train --run-dir out/demo --overwrite
 
-test: lint types layers unit
+test: lint types layers browser unit
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -20,6 +20,10 @@ types: $(INSTALLED)
 
 layers: $(INSTALLED)
 	$(BIN)/lint-imports
+
+# A Chromium for the test of the report page, where one can be had; without it that test is skipped, and this says so.
+browser: $(INSTALLED)
+	@$(BIN)/python -m tests.report.browser
 
 unit: $(INSTALLED)
 	$(BIN)/pytest

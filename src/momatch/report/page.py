@@ -84,6 +84,7 @@ def report_run(run: Run) -> Path:
         The path of the page.
 
     Raises:
+        ValueError: if ``report.html`` is there and is no report.
         OSError: if the page cannot be written; an earlier one is still there.
     """
     return write_page([collect(run.directory)], run.directory / "report.html")

@@ -62,9 +62,11 @@ async function start() {
     for (const chart of places()) chart.textContent = "The charts need a browser of 2023 or newer.";
     return;
   }
-  const script = document.createElement("script");
-  script.textContent = await unpack(document.getElementById("plotly").textContent);
-  document.head.append(script);
+  if (places().length) {
+    const script = document.createElement("script");
+    script.textContent = await unpack(document.getElementById("plotly").textContent);
+    document.head.append(script);
+  }
   await drawAll();
   darkScheme.addEventListener("change", drawAll);
 }

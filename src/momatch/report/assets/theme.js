@@ -1,10 +1,16 @@
 // Colours and the look that all charts share. Colours are read from the style sheet, so that charts follow light and dark.
 
 const darkScheme = matchMedia("(prefers-color-scheme: dark)");
+const FONT = getComputedStyle(document.body).fontFamily;
 const data = JSON.parse(document.getElementById("data").textContent);
 
+// Kept, because asking anew after each change of the page would make the browser lay it out anew.
+const colors = new Map();
+darkScheme.addEventListener("change", () => colors.clear());
+
 function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!colors.has(name)) colors.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return colors.get(name);
 }
 
 function runColor(run) {
@@ -61,11 +67,11 @@ function axis(title, more = {}) {
 function layout(more) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("ink") },
+    font: { family: FONT, size: 12, color: color("ink") },
     margin: { l: 44, r: 10, t: 8, b: 36 }, dragmode: false,
     hoverlabel: {
       bgcolor: color("paper"), bordercolor: color("line"), align: "left",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("ink") },
+      font: { family: FONT, size: 12, color: color("ink") },
     },
     ...more,
   };

@@ -1,0 +1,268 @@
+"""The page: whole on its own, safe against any name, whatever of a run is missing, and small."""
+
+import json
+import os
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from momatch.config import TrainConfig
+from momatch.report import write_page
+from momatch.report.findings import Missing, Picture
+from tests.report.made_up import RESULT, make_evaluation, make_findings, make_metrics, make_points, nothing
+
+VOID = {"meta", "br", "input"}
+SILENT = {"style", "script"}
+EVIL = '</td><script>alert("1")</script><b a=\'x'
+
+
+class Page(HTMLParser):
+    """Parses a page, fails where elements do not close, and keeps its text, its tags and its data."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.open, self.tags, self.texts, self.data = [], [], [], ""
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self.open == []
+        self.data = json.loads(self.data)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script" and self.tags[-1][1].get("id") == "data":
+            self.data += data
+        elif self.open and self.open[-1] not in SILENT:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+    def charts(self):
+        return [attributes["data-chart"] for _, attributes in self.tags if "data-chart" in attributes]
+
+
+@pytest.fixture
+def page_of(tmp_path):
+    return lambda *findings: Page(write_page(findings, tmp_path / "report.html"))
+
+
+def test_a_finished_run_is_told_in_full(page_of):
+    page = page_of(make_findings())
+    assert "95.0 % of test images classified correctly" in page.text
+    assert "Wrong on 3 of 60 test images." in page.text
+    assert "held-out classes in 93.0 %" in page.text
+    assert "counted; 96.3 % of these labels were right" in page.text
+    assert "3 steps skipped" in page.text
+    for figure in ("92.8 %", "81.2 %", "47.3 s", "7,634", "512 MB", "2.13.0", "0.07", "0.930", "0.410"):
+        assert figure in page.text, figure
+    assert "Median error in units of chance: order 1 (constrained): 4.0 , order 2: 4.0" in page.text
+    assert "The map shows a part of the images." in page.text
+    for kind in (
+        "curves",
+        "thresholds",
+        "map",
+        "moments",
+        "cells",
+        "quantiles",
+        "confusion",
+        "calibration",
+        "densities",
+    ):
+        assert kind in page.charts()
+    curves = page.data["curves"]
+    assert [chart["title"] for chart in curves] == ["Loss", "Pseudo-labels", "Test accuracy"]
+    # No curve for the fairness loss, which was always 0.
+    assert [line["name"] for line in curves[0]["lines"]] == ["labelled", "pseudo-labels", "constraint"]
+    assert page.data["runs"][0]["thresholds"]["y"][2][-1] == 0.95
+
+
+def test_the_page_needs_nothing_but_itself(tmp_path):
+    source = write_page([make_findings()], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert source.startswith("<!DOCTYPE html>")
+    assert "default-src 'none'" in source
+    page = Page(tmp_path / "report.html")
+    for tag, attributes in page.tags:
+        assert tag not in {"link", "iframe", "img", "object", "base"}
+        assert "src" not in attributes
+        assert attributes.get("href", "#").startswith("#")
+    styles = source[source.index("<style>") : source.index("</style>")]
+    assert styles.count("url(") == styles.count("url(data:image/")
+    assert "@import" not in styles
+
+
+def test_names_are_text_and_never_markup(page_of):
+    config = replace(TrainConfig().resolved(), dataset=EVIL, backbone="<i>net</i>:make")
+    names = (EVIL, "a & b", "{style}", "😀" * 40)
+    page = page_of(make_findings(names, name=EVIL, config=config, problems=(EVIL,), notes=(EVIL,)), nothing(EVIL))
+    assert "i" not in {tag for tag, attributes in page.tags if "class" not in attributes}
+    assert sum(tag == "script" for tag, _ in page.tags) == 3
+    assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
+    assert EVIL in page.text
+    assert "<b>odd</b>" in page.text
+    assert page.data["runs"][0]["classes"] == list(names)
+
+
+def test_a_name_that_is_no_text_does_not_stop_the_page(page_of):
+    page = page_of(make_findings(("caf\udce9", "b"), name="\udce9"))
+    assert "caf?" in page.text
+    assert page.data["runs"][0]["classes"][0] == "caf\udce9"
+
+
+def test_what_is_missing_is_said(page_of):
+    page = page_of(nothing())
+    assert "There is no run that can be read" in page.text
+    assert "A problem with this run The directory is empty." in page.text
+    assert page.text.count("There is no model to look at.") == 7
+    assert "There is no config.json." in page.text
+    assert "Nothing was recorded of the training." in page.text
+    assert "No figures yet" in page.text
+    assert page.charts() == []
+
+
+def test_a_run_under_way(page_of):
+    half = replace(nothing(), config=TrainConfig().resolved(), metrics=make_metrics()[:7])
+    page = page_of(half)
+    assert "This run has not finished" in page.text
+    assert "it got to step 140 of 1,200" in page.text
+    assert page.charts() == ["curves"] * 3
+
+
+def test_parts_may_be_missing_one_by_one(page_of):
+    gone = Missing("This is gone.")
+    for part, charts in {
+        "evaluation": {"confusion", "calibration"},
+        "points": {"map"},
+        "clusters": {"moments", "cells", "quantiles"},
+        "densities": {"densities"},
+        "mistakes": set(),
+        "outlying": set(),
+        "config": set(),
+    }.items():
+        page = page_of(make_findings(**{part: gone}))
+        assert "This is gone." in page.text
+        assert not charts & set(page.charts())
+
+
+def test_figures_that_are_none_or_no_numbers_are_left_out(page_of):
+    result = dict.fromkeys(RESULT) | {"compactness": float("nan"), "steps": 20, "skipped_steps": 0}
+    lines = [{"step": 20, "supervised_loss": float("nan"), "utilisation": float("inf")}, {"step": 40}, {}]
+    lines += [{"step": 60, "thresholds": [0.1, None, 0.2]}, {"step": "x", "thresholds": []}]
+    page = page_of(make_findings(result=result, metrics=lines, evaluation=Missing("No labels.")))
+    assert "nan" not in page.text.lower()
+    assert "skipped because" not in page.text
+    assert "Training finished; there were no labelled test images" in page.text
+    assert "Nothing was recorded of the training." in page.text
+
+
+def test_images_that_are_not_finite_are_drawn_nowhere(page_of):
+    points = make_points(3)
+    places = points.maps["PCA"].clone()
+    places[0, 0], places[1, 1] = torch.nan, torch.inf
+    found = page_of(make_findings(points=replace(points, maps={"PCA": places}))).data["runs"][0]["map"]
+    assert found["maps"]["PCA"]["x"][0] is None
+    assert found["maps"]["PCA"]["y"][1] is None
+
+
+@pytest.mark.parametrize("K", [2, 20, 21, 100])
+def test_any_number_of_classes(page_of, K):
+    page = page_of(make_findings([f"class-{k}" for k in range(K)]))
+    assert ("The 20 weakest of" in page.text) == (K > 20)
+    assert (f"{K} pairs of classes were confused" in page.text) == (K > 20)
+    assert page.data["runs"][0]["thresholds"]["heatmap"] == (K > 20)
+
+
+def test_a_class_without_test_images_and_a_faultless_model(page_of):
+    found = make_evaluation(3)
+    confusion = torch.diag(torch.tensor([20, 20, 0]))
+    page = page_of(
+        make_findings(evaluation=replace(found, n=40, accuracy=1.0, per_class=(1.0, 1.0, None), confusion=confusion))
+    )
+    assert "1 of 3 classes have no test image." in page.text
+    assert "No test image was taken for another class." in page.text
+    assert "weakest" not in page.text
+
+
+def test_several_runs_side_by_side(page_of):
+    other = replace(TrainConfig(lr=0.03, head="linear", run_dir="elsewhere").resolved(), keep_checkpoints=9)
+    result = RESULT | {"pseudo_label_accuracy": 0.99, "seconds": 99.0}
+    page = page_of(
+        make_findings(name="first"), make_findings(name="second", config=other, result=result), nothing("third")
+    )
+    assert "3 runs: 95.0 % of test images classified correctly" in page.text
+    text = page.text[page.text.index("Figures A B C") :]
+    assert "lr 0.07 0.03 -" in text
+    assert "head aagmm linear -" in text
+    assert "Pseudo-label accuracy 96.3 % 99.0 % -" in text
+    assert "AUROC, other 0.410 0.410 -" in text
+    # Where and how a run was carried out is no difference to its result.
+    assert "keep_checkpoints" not in text[: text.index("Training")]
+    loss = next(chart for chart in page.data["curves"] if chart["title"] == "Loss of the pseudo-labels")
+    assert [line["run"] for line in loss["lines"]] == [0, 1]
+    assert page.charts().count("map") == 2
+
+
+def test_the_same_findings_give_the_same_bytes(tmp_path):
+    findings = [make_findings()]
+    paths = [write_page(findings, tmp_path / name) for name in ("a.html", "b.html")]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_five_thousand_noisy_images_stay_under_ten_megabytes(tmp_path):
+    """The worst case: noise cannot be compressed."""
+    points = make_points(10, n=4000, strangers=500)
+    points = replace(points, images=torch.randint(0, 256, (5000, 3, 32, 32), dtype=torch.uint8))
+    noise = torch.randint(0, 256, (80, 3, 64, 64), dtype=torch.uint8)
+    pictures = tuple(Picture(image, "a", "b", 0.9, 3.0) for image in noise)
+    names = [f"class number {k}" for k in range(10)]
+    findings = make_findings(names, points=points, mistakes=pictures[:40], outlying=pictures[40:])
+    assert write_page([findings], tmp_path / "report.html").stat().st_size < 10_000_000
+
+
+def test_long_runs_stay_small(page_of, tmp_path):
+    page_of(make_findings(metrics=make_metrics(steps=80_000, interval=40, K=10), names=[str(k) for k in range(10)]))
+    assert (tmp_path / "report.html").stat().st_size < 2_400_000
+
+
+def test_runs_of_the_same_images_share_their_pictures(tmp_path):
+    findings = make_findings(size=(3, 32, 32), points=make_points(3, n=200, size=(3, 32, 32)))
+    one = write_page([findings], tmp_path / "one.html").stat().st_size
+    two = write_page([findings, replace(findings, name="again")], tmp_path / "two.html").stat().st_size
+    images = 200 * 32 * 32
+    assert two - one < images
+
+
+def test_nothing_but_a_report_is_replaced(tmp_path):
+    foreign = tmp_path / "report.html"
+    foreign.write_text("<title>my own page</title>")
+    with pytest.raises(ValueError, match="no report of momatch"):
+        write_page([make_findings()], foreign)
+    assert foreign.read_text() == "<title>my own page</title>"
+    with pytest.raises(ValueError, match="got a directory"):
+        write_page([make_findings()], tmp_path)
+    with pytest.raises(ValueError, match="got none"):
+        write_page([], tmp_path / "other.html")
+
+
+def test_a_failed_write_leaves_the_old_page(tmp_path, monkeypatch):
+    path = write_page([nothing()], tmp_path / "report.html")
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_page([nothing("other")], path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
