@@ -12,7 +12,7 @@ from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 #: Seconds after which an installer is given up.
-PATIENCE = 600
+PATIENCE = 240
 
 
 def find() -> str | None:
