@@ -13,8 +13,10 @@ import pytest
 from momatch.cli import main
 from momatch.commands.sweep import read_overrides
 from momatch.config_layers import FlagError
-from momatch.experiments.record import read_record
+from momatch.experiments.record import read_record, write_record
+from tests.experiments.made_records import table1
 from tests.experiments.sweeping import TINY, Inline
+from tests.experiments.test_tables import ALL
 from tests.training.test_processes import environment
 
 
@@ -96,12 +98,41 @@ def test_dry_run_says_what_is_done_and_changes_nothing(capsys, place):
 
 
 def test_settings_on_top_and_their_record(capsys):
-    assert sweep("tiny.toml", "--seeds", "0", "--set", "steps=3", "--set", "backbone=cnn-tiny") == 0
+    assert sweep("tiny.toml", "--seeds", "0", "--set", "log_interval=1", "--set", "lr=0.05") == 0
     record = read_record(Path("sweeps/digits/tiny.json"))
-    assert record.overrides == {"steps": 3, "backbone": "cnn-tiny"}
-    assert {outcome.result["steps"] for outcome in record.outcomes} == {3}
+    assert record.overrides == {"log_interval": 1, "lr": 0.05}
+    assert {outcome.settings["lr"] for outcome in record.outcomes} == {0.05}
     assert sweep("tiny.toml", "--seeds", "0") == 1
-    assert "got no --set, but this record was made with --set steps=3" in capsys.readouterr().err
+    assert "got no --set, but this record was made with --set log_interval=1 --set lr=0.05" in capsys.readouterr().err
+
+
+@pytest.fixture
+def recorded():
+    """Records that no sweep of this test made."""
+    write_record(Path("sweeps/fashion-cpu/table1.json"), table1(ALL, preset="fashion-cpu"))
+
+
+@pytest.mark.usefixtures("recorded")
+def test_page_of_results_without_a_grid(capsys, monkeypatch):
+    monkeypatch.setattr(Inline, "__call__", lambda self, job: pytest.fail("started"))
+    assert sweep("--results", "page.md") == 0
+    assert capsys.readouterr().out == "page.md\n"
+    assert "Tables of fashion-cpu" in Path("page.md").read_text()
+    assert sweep("--results", "page.md", "--out", "nowhere") == 1
+    assert "got no record of a sweep" in capsys.readouterr().err
+    assert sweep("--results", "page.md", "--dry-run") == 2
+    assert sweep() == 2
+
+
+@pytest.mark.usefixtures("recorded")
+def test_page_that_cannot_be_written_is_refused_before_the_work(capsys, monkeypatch):
+    monkeypatch.setattr(Inline, "__call__", lambda self, job: pytest.fail("started"))
+    Path("mine.md").write_text("mine")
+    assert sweep("tiny.toml", "--results", "mine.md") == 1
+    assert "is left alone" in capsys.readouterr().err
+    Path("sweeps/fashion-cpu/table1.json").write_text("{")
+    assert sweep("tiny.toml", "--results", "page.md") == 1
+    assert "table1.json" in capsys.readouterr().err
 
 
 def test_data_that_cannot_be_had_fails_its_runs_before_anything_is_started(monkeypatch, capsys):
@@ -221,7 +252,8 @@ def wait_for(condition, seconds=240):
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_killed_and_interrupted_sweep_goes_on():
     """SIGKILL: no worker stays. SIGINT: all is saved. Then the rest is done, from where it was."""
-    settings = ["--set", "steps=150", "--set", "log_interval=5", "--set", "checkpoint_interval=5"]
+    Path("tiny.toml").write_text(TINY.replace("steps = 2", "steps = 150"))
+    settings = ["--set", "log_interval=5", "--set", "checkpoint_interval=5"]
     command = [sys.executable, "-m", "momatch", "sweep", "tiny.toml", "--seeds", "0", "--workers", "2", *settings]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
 

@@ -67,8 +67,9 @@ def test_layers_and_settings(tmp_path):
     ("overrides", "message"),
     [
         ({"stepz": 3}, "--set: got the unknown key 'stepz'; did you mean 'steps'"),
-        ({"steps": "x"}, "--set: steps: got 'x' of type str, expected int"),
-        ({"moment_order": 1}, "--set: got moment_order = 1, but the cells of grid 'tiny' differ in it"),
+        ({"eval_interval": "x"}, "--set: eval_interval: got 'x' of type str, expected int"),
+        ({"moment_order": 1}, "--set: got moment_order = 1, but the grid 'tiny' sets it"),
+        ({"steps": 3}, "--set: got steps = 3, but the grid 'tiny' sets it"),
         ({"seed": 1}, "--set: got 'seed'.*--seeds"),
         ({"run_dir": "x"}, "--set: got 'run_dir'.*--runs"),
         ({"cutoff": 2.0}, "--set: cutoff: got 2.0"),
@@ -78,6 +79,26 @@ def test_layers_and_settings(tmp_path):
 def test_wrong_override_is_refused(tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
         jobs_of(tiny(), runs=tmp_path, overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("grid", "overrides"),
+    [
+        ("compactness", {"embedding_dim": 2}),
+        ("policies", {"embedding_dim": 32}),
+        ("outliers", {"head": "kmeans"}),
+        ("memory", {"steps": 10}),
+        ("density", {"held_out_classes": "1"}),
+    ],
+)
+def test_override_of_what_names_stand_for_is_refused(grid, overrides):
+    with pytest.raises(FlagError, match=f"the grid '{grid}' sets it"):
+        planned(grid, overrides=overrides)
+
+
+@pytest.mark.parametrize("overrides", [{"steps": 600}, {"image_size": 16}])
+def test_override_of_what_the_grid_leaves_open(overrides):
+    assert all(overrides.items() <= job.config.to_dict().items() for job in planned("density", overrides=overrides)[0])
 
 
 def with_settings(grid, **settings):

@@ -39,7 +39,7 @@ class Arguments:
     """What the command line said.
 
     Attributes:
-        grids: names or .toml files.
+        grids: names or .toml files; none to write the page of --results from the records alone.
         preset: the settings beneath the grids' own: see momatch train --help.
         seeds: instead of those of the grids.
         set: a setting of all runs, on top of everything, such as steps=20; may be repeated.
@@ -80,6 +80,15 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch sweep``; returns the exit code: 1 if a run failed."""
     arguments = tyro.cli(Arguments, prog="momatch sweep", description=_DESCRIPTION, args=list(argv))
     _check(arguments)
+    if arguments.results is not None:
+        from momatch.experiments.results import check_page, find_records, write_results
+
+        check_page(arguments.results)
+        if not arguments.grids:
+            print(write_results(arguments.out, arguments.results))
+            return 0
+        # Now, not after hours of work.
+        find_records(arguments.out)
     grids = [_checked(load_grid(grid)) for grid in arguments.grids]
     overrides = read_overrides(arguments.set)
     wishes = Wishes(
@@ -185,8 +194,10 @@ def _value(key: str, text: str) -> Any:
 
 def _check(arguments: Arguments) -> None:
     """Refuse what can be seen to be wrong before the work."""
-    if not arguments.grids:
-        raise FlagError(f"GRID: got none, expected {', '.join(SHIPPED)}, or the path of a .toml file")
+    if not arguments.grids and (arguments.results is None or arguments.dry_run):
+        raise FlagError(
+            f"GRID: got none, expected {', '.join(SHIPPED)}, or the path of a .toml file; only --results alone needs none"
+        )
     for name in ("workers", "threads", "slurm_time"):
         value = getattr(arguments, name)
         if value is not None and value < 1:

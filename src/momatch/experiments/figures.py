@@ -91,7 +91,8 @@ FIGURES: dict[str, Figure] = {
         ),
         _of_result("ece", "Calibration error (ECE)", "ece", "%", better=False),
         _of_result("seconds", "Time of a run", "seconds", "s", decimals=0, better=False),
-        _of_result("peak_memory", "Peak memory of the process", "peak_memory_mb", "MB", decimals=0, better=False),
+        # Of all of the process on a CPU, of the tensors on a GPU; counted in 2^20 bytes whatever the key says.
+        _of_result("peak_memory", "Peak memory of training", "peak_memory_mb", "MiB", decimals=0, better=False),
     )
 }
 

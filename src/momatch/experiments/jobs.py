@@ -108,7 +108,7 @@ def plan_jobs(grids: Sequence[Grid], wishes: Wishes) -> tuple[list[Job], list[st
 
     Raises:
         ValueError: if two grids have one name, a setting is unknown or cannot be used (naming grid and cell), an override
-            would make the cells of a grid alike, or two different runs would have one name.
+            is of what a grid sets itself, or two different runs would have one name.
     """
     names = [grid.name for grid in grids]
     for name in names:
@@ -189,11 +189,10 @@ def _check_overrides(grid: Grid, overrides: Mapping[str, Any]) -> None:
     for key, value in overrides.items():
         if key in RESERVED:
             raise FlagError(f"--set: got {key!r}, which is not a setting of all runs; {RESERVED[key]}")
-        told_apart = {repr(cell.settings.get(key)) for cell in grid.cells}
-        if len(told_apart) > 1:
+        if any(key in cell.settings for cell in grid.cells):
             raise FlagError(
-                f"--set: got {key} = {value!r}, but the cells of grid {grid.name!r} differ in it: all of them would be alike; "
-                "leave it out, or write a grid of your own (docs/experiments.md)"
+                f"--set: got {key} = {value!r}, but the grid {grid.name!r} sets it: its rows and columns would not be what "
+                "they are called; leave it out, or write a grid of your own (docs/experiments.md)"
             )
 
 

@@ -8,13 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from momatch.experiments.figures import Figure, by_seed
-from momatch.experiments.record import Record
+from momatch.experiments.figures import FIGURES, Figure, by_seed
+from momatch.experiments.record import Outcome, Record
 from momatch.experiments.statistics import Estimate, estimate, paired_difference, summary
 from momatch.experiments.table_text import estimate_text, summary_text
 
-State = Literal["confirmed", "not confirmed", "not testable at this scale", "not testable: not run"]
+#: Why a check cannot be told -> the state of a claim that it leaves open.
+OPEN = {
+    "scale": "not testable at this scale",
+    "not run": "not testable: not run",
+    "runs": "not testable: too few runs",
+}
+Reason = Literal["scale", "not run", "runs"]
 
+#: Where a model gets fewer test images right, in %, it has not learned enough to be compared.
+LEARNED = 50.0
 #: Two pairs have an interval of 12.7 standard errors either side: they cannot show anything.
 FEWEST_PAIRS = 3
 
@@ -29,10 +37,13 @@ class Check:
     Attributes:
         holds: None where it cannot be told.
         sentence: what was compared, with its numbers, and what that shows.
+        reason: why it cannot be told, a key of `OPEN`; only of meaning there. "scale": a model has not learned. "not run":
+            there is no run, or none with the figure. "runs": too few, or some of them failed.
     """
 
     holds: bool | None
     sentence: str
+    reason: Reason = "runs"
 
 
 @dataclass(frozen=True)
@@ -40,12 +51,12 @@ class Verdict:
     """What the runs of one preset say about a claim.
 
     Attributes:
-        state: confirmed if every check holds, not confirmed if one does not.
+        state: "confirmed" if every check holds, "not confirmed" if one does not, else a value of `OPEN`.
         summary: the evidence in one line.
         evidence: all of it, in sentences.
     """
 
-    state: State
+    state: str
     summary: str
     evidence: tuple[str, ...]
 
@@ -73,7 +84,7 @@ class Claim:
     def verdict(self, records: Mapping[str, Record]) -> Verdict:
         """The verdict by the records of one preset, by name of grid."""
         if self.grid not in records:
-            return Verdict("not testable: not run", f"momatch sweep {self.grid} was not run", ())
+            return Verdict(OPEN["not run"], f"momatch sweep {self.grid} was not run", ())
         record = records[self.grid]
         failed = sum(outcome.error is not None for outcome in record.outcomes)
         verdict = self.judge(record)
@@ -90,17 +101,72 @@ def conclude(checks: Sequence[Check], *, beside: Sequence[str] = ()) -> Verdict:
         checks: at least one. The first that stands in the way of a confirmation, or else the first, opens the summary.
         beside: further evidence, which the verdict does not rest on.
     """
-    failing = [check for check in checks if check.holds is False]
     unknown = [check for check in checks if check.holds is None]
-    state: State = "confirmed"
-    if failing:
-        state = "not confirmed"
-    elif unknown:
-        state = "not testable at this scale"
-    first = (failing or unknown or list(checks))[0].sentence
+    # A model that has not learned shows nothing, whatever its numbers: it comes before a check that does not hold.
+    decisive = [check for check in unknown if check.reason == "scale"]
+    decisive = decisive or [check for check in checks if check.holds is False]
+    for reason in ("not run", "runs"):
+        decisive = decisive or [check for check in unknown if check.reason == reason]
+    state, first = "confirmed", checks[0].sentence
+    if decisive:
+        state = "not confirmed" if decisive[0].holds is False else OPEN[decisive[0].reason]
+        first = decisive[0].sentence
     if len(checks) > 1:
         first += f" Checks that hold: {sum(check.holds is True for check in checks)} of {len(checks)}."
     return Verdict(state, first, (*(check.sentence for check in checks), *beside))
+
+
+def unlearned(record: Record, *places: Place) -> list[Check]:
+    """A check that cannot be told for each place whose model did not learn."""
+    accuracy = FIGURES["accuracy"]
+    found = {place: own_estimate(record, accuracy, place) for place in dict.fromkeys(places)}
+    return [
+        Check(
+            None,
+            f"{named(place)}: {cell_text(record, accuracy, place)} % right, less than {LEARNED:g} %: it has not learned "
+            "enough to be compared.",
+            "scale",
+        )
+        for place, estimated in found.items()
+        if estimated is not None and estimated.mean < LEARNED
+    ]
+
+
+def mind_losses(check: Check, record: Record, *compared: tuple[Figure, Place]) -> Check:
+    """The check, with a word on runs of the compared cells that failed or have no finite figure; then it cannot hold.
+
+    Those that are left are no fair sample: what fails is what does badly. A seed that was never run is no loss.
+    """
+    lost = [words for figure, place in dict.fromkeys(compared) if (words := _losses(record, figure, place))]
+    if not lost:
+        return check
+    failed = any(outcome.error for _, place in compared for outcome in record.outcomes if _place(outcome) == place)
+    reason: Reason = check.reason if check.holds is None and not failed else "runs"
+    sentence = f"{check.sentence.rstrip('.')}; but {', '.join(dict.fromkeys(lost))}."
+    return Check(False if check.holds is False else None, sentence, reason)
+
+
+def _place(outcome: Outcome) -> Place:
+    return outcome.row, outcome.column
+
+
+def _losses(record: Record, figure: Figure, place: Place) -> str:
+    outcomes = [outcome for outcome in record.outcomes if _place(outcome) == place]
+    failed = sum(outcome.error is not None for outcome in outcomes)
+    without = sum(figure.read(outcome) is None for outcome in outcomes) - failed
+    pieces = [f"{failed} of {len(outcomes)} runs of {named(place)} failed"] if failed else []
+    if without:
+        pieces.append(f"{without} of {len(outcomes)} runs of {named(place)} have no finite figure")
+    return ", ".join(pieces)
+
+
+def compare(
+    record: Record, figure: Figure, of: Place, to: Place, *, subject: str, bound: float = 0.0, sign: int = 1
+) -> Check:
+    """Whether the interval of the paired difference of two cells lies above a bound (below it for sign = -1)."""
+    found = difference(record, figure, of, to)
+    check = check_above(found, subject, decimals=figure.decimals, bound=bound, sign=sign)
+    return mind_losses(check, record, (figure, of), (figure, to))
 
 
 def difference(record: Record, figure: Figure, of: Place, to: Place) -> Estimate | None:
@@ -148,7 +214,7 @@ def check_above(
         signed: print it with a plus, as a difference.
     """
     if found is None:
-        return Check(None, f"{subject}: no run, or no seed that both have.")
+        return Check(None, f"{subject}: no run, or no seed that both have.", "not run")
     numbers = f"{subject}: {estimate_text(found, decimals, signed=signed)}"
     if found.n < FEWEST_PAIRS:
         return Check(None, f"{numbers}: {found.n} of at least {FEWEST_PAIRS} seeds.")
