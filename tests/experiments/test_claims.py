@@ -266,7 +266,7 @@ def test_memory():
     assert flat.state == CONFIRMED
     # Of the orders that explicit moments would show in: 4th at 128-D, 3rd and 4th at 512-D.
     assert "Checks that hold: 7 of 7." in flat.summary
-    assert any("the paper: 7.71 GiB and more than 20.47 GiB" in line for line in flat.evidence)
+    assert any("the paper, none and 4th: 7.71 GiB and more than 20.47 GiB" in line for line in flat.evidence)
     assert any("4th times 1.05" in line and "explicit 2.5 TiB" in line for line in flat.evidence)
     assert any(line.startswith("32-D by order") and "explicit 40 MiB" in line for line in flat.evidence)
     assert not any(" MB" in line for line in flat.evidence)
