@@ -173,6 +173,7 @@ def test_outliers_not_at_hand_are_said(capsys):
         (["tiny.toml", "--set", "stepz=3"], 1, "did you mean 'steps'"),
         (["tiny.toml", "--results", "no/where.md"], 2, "--results: got no/where.md"),
         (["tiny.toml", "tiny.toml"], 2, "'tiny' twice"),
+        (["tiny.toml", "--dry-run", "--runs", "tiny.toml"], 2, "--runs: got tiny.toml, which is a file"),
         (["missing.toml"], 1, "missing.toml: got no such file"),
     ],
 )

@@ -66,6 +66,13 @@ def test_matches_is_no_worse_than_a_point(aagmm, state):
     assert judged("1a", accuracies(aagmm)).state == state
 
 
+def test_the_same_accuracy_with_every_seed_is_a_match():
+    verdict = judged("1a", accuracies(97.0, noise=0.0))
+    assert verdict.state == CONFIRMED
+    assert "+0.00 with every one of 5 seeds" in verdict.summary
+    assert judged("1a", accuracies(95.0, noise=0.0)).state == NOT
+
+
 def test_matches_says_how_wide_the_margin_is():
     assert any("a margin of 1 point is wide" in line for line in judged("1a", accuracies(97.0)).evidence)
     assert not any("is wide" in line for line in judged("1a", accuracies(80.0, wide=80.0)).evidence)
@@ -259,7 +266,7 @@ def test_memory():
     assert flat.state == CONFIRMED
     # Of the orders that explicit moments would show in: 4th at 128-D, 3rd and 4th at 512-D.
     assert "Checks that hold: 7 of 7." in flat.summary
-    assert any("the paper: 7.71 GiB and more than 20.47 GiB" in line for line in flat.evidence)
+    assert any("the paper, none and 4th: 7.71 GiB and more than 20.47 GiB" in line for line in flat.evidence)
     assert any("4th times 1.05" in line and "explicit 2.5 TiB" in line for line in flat.evidence)
     assert any(line.startswith("32-D by order") and "explicit 40 MiB" in line for line in flat.evidence)
     assert not any(" MB" in line for line in flat.evidence)

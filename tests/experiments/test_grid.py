@@ -18,7 +18,7 @@ SIZES = {
     "outliers": (4, 3, 8, 5),
     "density": (6, 3, 12, 5),
     "policies": (4, 3, 12, 5),
-    "memory": (4, 5, 20, 1),
+    "memory": (4, 5, 20, 3),
     "constraints": (1, 6, 6, 5),
 }
 
@@ -126,3 +126,10 @@ def test_grid_of_the_documents_can_be_planned(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"^```toml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert len(jobs_of(parse_grid("mine", text, source="docs"), runs=tmp_path, data_dir=str(tmp_path))) == 15
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\\nb", "a\\u001bb"])
+def test_name_that_cannot_be_printed_is_refused(name):
+    text = f'title = "t"\nquestion = "q"\nfigures = ["accuracy"]\n[rows]\n"{name}" = {{}}\n[columns]\n"b" = {{}}\n'
+    with pytest.raises(ValueError, match="expected one that can be printed"):
+        parse_grid("g", text, source="g")

@@ -152,3 +152,11 @@ def test_density_has_another_dataset_for_every_preset(preset, tmp_path, monkeypa
     for job in jobs:
         assert job.outliers == (("mnist",) if preset == "fashion-cpu" else ("fashion-mnist",))
         assert job.config.held_out_classes == "6,7,8,9"
+
+
+def test_cells_with_the_same_settings_are_remarked_once(tmp_path):
+    grid = with_settings(tiny(), head="aagmm", moment_order=1)
+    jobs, remarks = plan_jobs([grid], wishes(tmp_path, seeds=(0, 1)))
+    assert len(jobs) == 2
+    words = "grid 'tiny': {} and a, none have the same settings: one run stands in both"
+    assert remarks == [words.format("a, 1st"), words.format("k, 1st")]

@@ -54,17 +54,34 @@ def test_failed_run_is_tried_again(tmp_path):
     assert all(ledger(tmp_path, jobs).known(job, job.places[0]) is None for job in jobs)
 
 
-def test_outcomes_of_a_cell_that_has_changed_are_dropped(tmp_path):
+def test_results_of_a_cell_that_has_changed_are_not_dropped(tmp_path):
     before = jobs_of(tiny(), runs=tmp_path / "runs", seeds=(0, 1))
     fill(ledger(tmp_path, before), before)
+    written = (tmp_path / "tiny.json").read_bytes()
     changed = replace(tiny().cells[0], settings=tiny().cells[0].settings | {"lr": 0.2})
-    grid = replace(tiny(), cells=(changed, tiny().cells[2]))
-    jobs = jobs_of(grid, runs=tmp_path / "runs", seeds=(0,))
-    outcomes = ledger(tmp_path, jobs, grid).record().outcomes
-    assert {outcome.row for outcome in outcomes} == {"k"}, (
-        "also the other seed of the changed cell would be another run"
-    )
-    assert len(outcomes) == 2
+    grid = replace(tiny(), cells=(changed, *tiny().cells[1:]))
+    words = r"results of a, none, which the grid now has with other settings \(lr: the default then, 0.2 now\).*another --out"
+    with pytest.raises(ValueError, match=words):
+        ledger(tmp_path, jobs_of(grid, runs=tmp_path / "runs"), grid)
+    fewer = replace(tiny(), cells=tiny().cells[1:])
+    with pytest.raises(ValueError, match="results of a, none, which the grid now does not have"):
+        ledger(tmp_path, jobs_of(fewer, runs=tmp_path / "runs"), fewer)
+    assert (tmp_path / "tiny.json").read_bytes() == written
+
+
+def test_failures_of_a_cell_that_has_changed_are_dropped(tmp_path):
+    before = jobs_of(tiny(), runs=tmp_path / "runs")
+    fill(ledger(tmp_path, before), before, Found(error="diverged"))
+    fewer = replace(tiny(), cells=tiny().cells[1:])
+    record = ledger(tmp_path, jobs_of(fewer, runs=tmp_path / "runs"), fewer).record()
+    assert [(outcome.row, outcome.column) for outcome in record.outcomes] == [("a", "1st")] * 2 + [("k", "1st")] * 2
+
+
+def test_new_cells_are_added_to_a_record(tmp_path):
+    fewer = replace(tiny(), cells=tiny().cells[1:])
+    before = jobs_of(fewer, runs=tmp_path / "runs")
+    fill(ledger(tmp_path, before, fewer), before)
+    assert len(ledger(tmp_path, jobs_of(tiny(), runs=tmp_path / "runs")).record().outcomes) == 4
 
 
 def test_other_overrides_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,8 @@ from tests.experiments.sweeping import TINY, jobs_of, tiny
 
 @pytest.fixture
 def jobs(tmp_path):
-    return jobs_of(tiny(), tiny(name="other"), runs=tmp_path, overrides={"steps": 100})
+    found = jobs_of(tiny(), tiny(name="other"), runs=tmp_path)
+    return [replace(job, config=replace(job.config, steps=100)) for job in found]
 
 
 def outcomes(job, accuracy=None, error=None):
@@ -83,6 +85,36 @@ def test_pace_knows_cells_and_else_the_mean(jobs):
     assert pace.left([jobs[1]], {}, 8) == 300, "a run has one worker"
     pace.learn(jobs[1].places[0], 0, 30.0)
     assert pace.left([jobs[1]], {}, 1) == 300
+
+
+def test_pace_counts_what_comes_on_top_of_the_steps(jobs):
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    pace.begin(jobs[0])
+    pace.begin(jobs[1])
+    now[0] = 130.0
+    pace.end(jobs[0], 100.0)
+    assert pace.left([jobs[4]], {}, 1) == 130, "a second a step and half a minute on top"
+    pace.begin(jobs[4])
+    now[0] = 170.0
+    assert pace.left([], {jobs[4].name: jobs[4]}, 1) == 100, "it has had its 40 s, but no step yet"
+    pace.end(jobs[1], None)
+    assert pace.left([jobs[2]], {}, 1) == 130, "a failure teaches nothing"
+
+
+def test_pace_of_jobs_that_are_only_evaluated(jobs):
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    for job in jobs[:3]:
+        job.directory.mkdir()
+        (job.directory / "metrics.jsonl").write_text(json.dumps({"step": 100, "seconds": 900.0}) + "\n")
+    pace.begin(jobs[0])
+    now[0] = 20.0
+    pace.end(jobs[0], 900.0)
+    assert pace.left([jobs[1], jobs[2]], {}, 1) == 40
+    pace.begin(jobs[1])
+    now[0] = 25.0
+    assert pace.left([jobs[2]], {jobs[1].name: jobs[1]}, 1) == 35
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,15 @@ def test_record_in_another_place_is_refused(sweeps):
 
 def test_damaged_record_is_named(tmp_path, sweeps):
     (sweeps / "digits" / "table1.json").write_text("{")
-    with pytest.raises(ValueError, match=r"table1\.json.*damaged"):
+    with pytest.raises(ValueError, match=r"table1\.json.*damaged.*move it away and run the sweep again"):
         write_results(sweeps, tmp_path / "r.md")
+
+
+def test_page_says_what_the_commit_is_of(sweeps):
+    page = results_page(read_records(sweeps))
+    assert "commit abc1234" in page
+    assert "runs may be older" in page
+    assert "trial on digits" not in page
 
 
 def test_page_names_no_place(tmp_path, sweeps):

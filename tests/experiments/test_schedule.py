@@ -80,6 +80,20 @@ def test_failure_does_not_end_the_others(jobs):
     assert dict(ended)[jobs[1].name].error == "cannot be started: no more processes"
 
 
+def test_run_that_another_process_writes_is_waited_for(jobs):
+    started = []
+
+    def launch(job):
+        started.append(job.name)
+        busy = job is jobs[0] and started.count(job.name) < 3
+        return Through(Found(error="another process is at work", is_busy=True) if busy else Found({}))
+
+    _, ended, _ = run(jobs[:3], launch, workers=1)
+    assert started == [job.name for job in (jobs[0], jobs[1], jobs[2], jobs[0], jobs[0])]
+    assert [name for name, _ in ended] == [job.name for job in (jobs[1], jobs[2], jobs[0])]
+    assert all(found.error is None for _, found in ended)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_what_is_under_way_and_starts_nothing_more(jobs, number, capsys):
     launch = Launch(looks=10**9)

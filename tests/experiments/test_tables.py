@@ -163,6 +163,22 @@ def test_files(tmp_path, record):
     assert (summaries[0]["n"], summaries[0]["pairs"], summaries[0]["paper_mean"]) == ("5", "5", "94.64")
 
 
+def test_summary_for_programs_has_bounds_scales_and_the_papers_own_methods():
+    lines = _csv(write_text(load_grid("memory"), _memory(), "-summary.csv"))
+    bounds = {(line["row"], line["column"]): line["paper_is_bound"] for line in lines}
+    assert bounds["32-D", "4th"] == "True"
+    assert bounds["32-D", "3rd"] == "False"
+    assert bounds["512-D", "4th"] == ""
+    assert all(line["scale"].startswith("digits; 40 labels") for line in lines)
+    values = {(cell.row, cell.column): 97.0 for cell in load_grid("policies").cells}
+    record = fill("policies", "test_accuracy", values, scale=0.01)
+    only = [
+        line for line in _csv(write_text(load_grid("policies"), record, "-summary.csv")) if line["row"] == "SimMatchV2"
+    ]
+    assert [(line["paper_mean"], line["mean"], line["n"]) for line in only] == [("95.1", "", "0"), ("84.15", "", "0")]
+    assert only[0]["paper_scale"] == "CIFAR-10 with 40 labels, WRN-28-2, 2^20 steps, as others published it"
+
+
 def test_no_number_without_its_runs(record):
     for grid, made in (("table1", record), ("density", density({})), ("memory", _memory())):
         for table in build_tables(load_grid(grid), made):

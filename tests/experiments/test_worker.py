@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from momatch.experiments import worker
 from momatch.experiments.jobs import Place
 from momatch.experiments.worker import carry_out, decode_job, encode_job, main
 from momatch.training.durable import json_bytes, parse_json
+from momatch.training.run_config import encode_config
 from tests.experiments.sweeping import jobs_of, tiny
 
 
@@ -54,12 +56,25 @@ def test_evaluated_against_outliers_and_held_out_classes(job, tmp_path):
     assert 0.0 <= found.evaluation[str(noise)]["refitted"]["nearest"]["auroc"] <= 1.0
 
 
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_run_that_another_process_writes_is_busy(job, monkeypatch, is_begun):
+    monkeypatch.setattr(worker, "_RELEASE", 0.0)
+    job.directory.mkdir(parents=True)
+    if is_begun:
+        (job.directory / "config.json").write_bytes(encode_config(job.config))
+    with FileLock(job.directory / "run.lock"):
+        found = carry_out(job, 1)
+    assert found.is_busy
+    assert "another process is at work" in found.error
+
+
 def test_failure_is_an_outcome(job, capsys):
     job.directory.mkdir(parents=True)
     (job.directory / "mine.txt").touch()
     found = carry_out(job, 1)
     assert found.result is None
     assert "got a directory with 'mine.txt' that is no run" in found.error
+    assert not found.is_busy
     assert "\n" not in found.error
     assert capsys.readouterr().err == ""
 

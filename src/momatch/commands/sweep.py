@@ -206,6 +206,10 @@ def _check(arguments: Arguments) -> None:
         raise FlagError(f"--slurm-gpus: got {arguments.slurm_gpus}, expected 0 or more")
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise FlagError(f"--seeds: got {' '.join(map(str, arguments.seeds))}, expected different ones")
+    for name in ("runs", "out"):
+        folder = getattr(arguments, name)
+        if folder.exists() and not folder.is_dir():
+            raise FlagError(f"--{name}: got {folder}, which is a file, expected a directory")
     page = arguments.results
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
         raise FlagError(f"--results: got {page}, expected a file, not a directory, in a directory that exists")

@@ -33,11 +33,12 @@ def _explicit(D: int, order: str) -> float:
 
 
 def _size(mebibytes: float) -> str:
-    for unit in ("MiB", "GiB"):
-        if mebibytes < 1024:
-            return f"{mebibytes:.3g} {unit}"
-        mebibytes /= 1024
-    return f"{mebibytes:.3g} TiB"
+    size = 1024 * mebibytes
+    for unit in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
 
 
 def _grown(record: Record, D: int, order: str) -> Estimate | None:
@@ -121,7 +122,7 @@ def _paper_text(row: str) -> str:
     known = {figure.column: figure for figure in paper_figures("memory", MEMORY.name) if figure.row == row}
     if not known:
         return "; not in the paper"
-    return f"; the paper: {_short(known['none'])} and {_short(known['4th'])}"
+    return f"; the paper, none and 4th: {_short(known['none'])} and {_short(known['4th'])}"
 
 
 def _short(figure: PaperFigure) -> str:

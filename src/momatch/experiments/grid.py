@@ -152,6 +152,8 @@ def _cells(values: Mapping[str, Any], source: str) -> tuple[Cell, ...]:
     for key, part in (("rows", rows), ("columns", columns)):
         _require(bool(part), source, f"[{key}]: got none, expected at least one: name = {{ setting = value, ... }}")
         for entry in part:
+            fits = bool(entry.strip()) and entry.isprintable()
+            _require(fits, source, f"[{key}]: got the name {entry!r}, expected one that can be printed in a table")
             _table(part, entry, f"{source}: [{key}]")
     _refuse_reserved(common, f"{source}: [settings]")
     cells = []

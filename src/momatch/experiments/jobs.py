@@ -133,6 +133,12 @@ def plan_jobs(grids: Sequence[Grid], wishes: Wishes) -> tuple[list[Job], list[st
                     f"{place}: its run would have the name {job.name!r}, which {same.places[0]} has with other settings "
                     f"({_difference(same.config, config)}); give them to two sweeps with different --runs"
                 )
+            twin = next((other for other in same.places if other.grid == grid.name), None) if same is not None else None
+            if twin is not None:
+                remarks[
+                    f"grid {grid.name!r}: {cell.row}, {cell.column} and {twin.row}, {twin.column} have the same settings: one "
+                    "run stands in both"
+                ] = None
             found[job.name] = job if same is None else replace(same, places=(*same.places, place))
     return list(found.values()), list(remarks)
 

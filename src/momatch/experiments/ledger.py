@@ -29,7 +29,8 @@ class Ledger:
         path: of the record.
 
     Raises:
-        ValueError: if the file is there and is damaged, no record, or one that was made with other overrides.
+        ValueError: if the file is there and is damaged, no record, or one that was made with other overrides or
+            of another grid.
         OSError: if it cannot be read.
     """
 
@@ -54,7 +55,7 @@ class Ledger:
             self._take_over(read_record(self.path), cells)
 
     def _take_over(self, record: Record, cells: Mapping[tuple[str, str], dict[str, Any]]) -> None:
-        """Keep what was recorded of cells that are still the same: a file of one's own may have changed since."""
+        """Keep what was recorded; refuse to drop results of cells that are no longer the same."""
         if _telling(record.overrides) != _telling(self._overrides):
             then, now = (_flags(overrides) for overrides in (record.overrides, self._overrides))
             raise ValueError(
@@ -63,8 +64,15 @@ class Ledger:
             )
         self._made_before = record.made
         for outcome in record.outcomes:
-            if cells.get((outcome.row, outcome.column)) == _without_seed(outcome.settings):
+            cell = cells.get((outcome.row, outcome.column))
+            if cell == _without_seed(outcome.settings):
                 self._outcomes[outcome.row, outcome.column, outcome.seed] = outcome
+            elif outcome.result is not None:
+                raise ValueError(
+                    f"{self.path}: got a record with results of {outcome.row}, {outcome.column}, which the grid now "
+                    f"{_change(outcome.settings, cell)}; this sweep would drop them: give another --out, or move the record "
+                    "away (finished runs are read again)"
+                )
 
     def known(self, job: Job, place: Place) -> Outcome | None:
         """The outcome that an earlier sweep recorded for a place of the job, if it still stands."""
@@ -116,6 +124,14 @@ class Ledger:
 
 def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != "seed"}
+
+
+def _change(then: Mapping[str, Any], now: Mapping[str, Any] | None) -> str:
+    if now is None:
+        return "does not have"
+    keys = [key for key in {**then, **now} if key != "seed" and then.get(key) != now.get(key)]
+    words = [f"{key}: {then.get(key, 'the default')} then, {now.get(key, 'the default')} now" for key in keys]
+    return f"has with other settings ({'; '.join(words)})"
 
 
 def _telling(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,14 +69,16 @@ class Board:
         self._ended.add(job.name)
         self._running.pop(job.name, None)
         outcome = outcomes[job.places[0]]
-        if outcome.result is not None:
-            self._pace.learn(job.places[0], job.config.steps, float(outcome.result.get("seconds") or 0.0))
+        seconds = None if outcome.result is None else float(outcome.result.get("seconds") or 0.0)
+        self._pace.end(job, seconds)
         if not quietly and self._live is None:
             self._say(job, outcome)
 
     def watch(self, running: Sequence[Job]) -> None:
         """Show the jobs under way."""
         self._running = {job.name: job for job in running}
+        for job in running:
+            self._pace.begin(job)
         if self._live is not None and time.monotonic() - self._shown >= _REFRESH:
             self._shown = time.monotonic()
             self._live.update(self._tables(), refresh=True)

@@ -9,6 +9,7 @@ from momatch.training.durable import finite, json_bytes, read_object, replace_fi
 #: What a record's file says of itself, so that no other JSON is taken for one.
 FORMAT = "momatch sweep"
 VERSION = 1
+_REMEDY = "move it away and run the sweep again: finished runs are read, not trained anew"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ def read_record(path: Path) -> Record:
         ValueError: if there is no file, or it is damaged, of another version or something else than a record.
         OSError: if it cannot be read.
     """
-    content = read_object(path)
+    try:
+        content = read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_REMEDY}") from error
     if content is None:
         raise ValueError(f"{path}: there is no such file, expected the record of a sweep")
     if content.get("format") != FORMAT:
@@ -102,7 +106,7 @@ def read_record(path: Path) -> Record:
             made=_typed("made", values["made"], dict),
         )
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; the file is damaged") from error
+        raise ValueError(f"{path}: {error}; the file is damaged; {_REMEDY}") from error
 
 
 #: Key of an outcome -> what it may be in JSON.

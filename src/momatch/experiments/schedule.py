@@ -20,7 +20,7 @@ def carry_out_all(
     finished: Callable[[Job, Found], None],
     watch: Callable[[Sequence[Job]], None],
 ) -> int | None:
-    """Carry out jobs in their order.
+    """Carry out jobs in their order. One whose run another process is at work on is put back to the end.
 
     Args:
         jobs: what to do.
@@ -46,8 +46,12 @@ def carry_out_all(
                     _start(job, launcher, running, finished)
                 for job, attempt in list(running.values()):
                     found = attempt.poll()
-                    if found is not None:
-                        del running[job.name]
+                    if found is None:
+                        continue
+                    del running[job.name]
+                    if found.is_busy:
+                        waiting.append(job)
+                    else:
                         finished(job, found)
                 watch([job for job, _ in running.values()])
                 if running:

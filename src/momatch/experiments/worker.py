@@ -38,11 +38,13 @@ class Found:
         result: the run's result.json without lists by class.
         evaluation: origin of outliers -> figures; None where there is nothing to tell apart.
         error: why it failed, in one line.
+        is_busy: it failed because another process, perhaps another sweep, is at work on the run: it is worth waiting for.
     """
 
     result: dict[str, Any] | None = None
     evaluation: dict[str, Any] | None = None
     error: str | None = None
+    is_busy: bool = False
 
 
 def carry_out(job: Job, threads: int) -> Found:
@@ -60,7 +62,7 @@ def carry_out(job: Job, threads: int) -> Found:
     except Exception as error:
         # ValueError and OSError are about data, settings and disks, and say all there is; others may be bugs.
         if isinstance(error, ValueError | OSError):
-            return Found(error=one_line(str(error)))
+            return Found(error=one_line(str(error)), is_busy=_is_busy(job.directory))
         traceback.print_exc()
         return Found(error=one_line(f"{type(error).__name__}: {error}"))
 
@@ -106,13 +108,30 @@ def one_line(text: str) -> str:
 
 
 def _await_release(directory: Path) -> None:
-    """Wait until no other process writes the run; if one goes on, training will say so."""
-    lock = FileLock(directory / "run.lock")
+    """Wait until no other process writes the run.
+
+    Raises:
+        OSError: if one goes on for long.
+    """
+    if _is_busy(directory, _RELEASE):
+        raise OSError(f"{directory}: another process is at work on this run")
+
+
+def _is_busy(directory: Path, seconds: float = 0.0) -> bool:
+    """Whether another process writes the run, for so many seconds at least. This one has given its own lock back by then."""
+    path = directory / "run.lock"
+    if not path.exists():
+        return False
+    lock = FileLock(path)
     try:
-        lock.acquire(timeout=_RELEASE)
+        lock.acquire(timeout=seconds)
     except Timeout:
-        return
+        return True
+    except (OSError, NotImplementedError):
+        # No locks there: training has a word on it.
+        return False
     lock.release()
+    return False
 
 
 def stop_without(parent: int) -> None:
