@@ -101,36 +101,38 @@ function ringTrace(run, state) {
 function centerTraces(run, state) {
   const { x, y } = run.map.centers[state.map];
   const K = run.classes.length;
-  const named = K <= MOST_CHIPS ? nameplates(run, state) : [];
-  const centers = {
-    type: "scatter", mode: "markers", x, y, customdata: x.map((_, k) => -1 - k), hoverinfo: "none",
-    visible: !state.off.has("centers"),
+  const named = K <= MOST_CHIPS;
+  if (!x.length) return named ? [nameplates(run, state)] : [];
+  return [{
+    type: "scatter", mode: named ? "markers+text" : "markers", x, y, customdata: x.map((_, k) => -1 - k), hoverinfo: "none",
+    visible: !state.off.has("centers"), text: run.classes.map(nameplate), textposition: "top center", textfont: plateFont(),
     marker: {
-      symbol: "x", size: K > MOST_CHIPS ? 9 : 13, color: x.map((_, k) => classColor(k, K)),
+      symbol: "x", size: named ? 13 : 9, color: x.map((_, k) => classColor(k, K)),
       opacity: x.map((_, k) => (state.only !== null && k !== state.only ? 0.15 : 1)),
       line: { color: color("paper"), width: 2 },
     },
-  };
-  return [centers, ...named];
+  }];
 }
 
 // Names stand at the centers; where there are none, amid the points of their class.
 function nameplates(run, state) {
-  const { maps, centers, labels } = run.map;
-  let { x, y } = centers[state.map];
-  if (!x.length) {
-    const middle = (values, k) => {
-      const own = values.filter((v, i) => labels[i] === k && v !== null).sort((a, b) => a - b);
-      return own[Math.floor(own.length / 2)] ?? null;
-    };
-    x = run.classes.map((_, k) => middle(maps[state.map].x, k));
-    y = run.classes.map((_, k) => middle(maps[state.map].y, k));
-  }
-  return [{
-    type: "scatter", mode: "text", x, y, text: run.classes.map((name) => `<b>${short(name)}</b>`), hoverinfo: "skip",
-    textposition: centers[state.map].x.length ? "top center" : "middle center",
-    textfont: { size: 13, color: color("ink"), shadow: halo() }, visible: !state.off.has("centers"),
-  }];
+  const { maps, labels } = run.map;
+  const middle = (values, k) => {
+    const own = values.filter((v, i) => labels[i] === k && v !== null).sort((a, b) => a - b);
+    return own[Math.floor(own.length / 2)] ?? null;
+  };
+  return {
+    type: "scatter", mode: "text", text: run.classes.map(nameplate), hoverinfo: "skip", textfont: plateFont(),
+    x: run.classes.map((_, k) => middle(maps[state.map].x, k)), y: run.classes.map((_, k) => middle(maps[state.map].y, k)),
+  };
+}
+
+function nameplate(name) {
+  return `<b>${short(name)}</b>`;
+}
+
+function plateFont() {
+  return { size: 13, color: color("ink"), shadow: halo() };
 }
 
 function halo() {
