@@ -211,8 +211,8 @@ def test_several_runs_are_shown_and_hidden(visit):
         drawn(page)
         assert page.evaluate(lines) == 1 + shown
         assert page.locator("#map .panel:visible").count() == 2 + shown
-    page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.set_viewport_size({"width": 390, "height": 800})  # charts follow a moment later
+    page.wait_for_function("document.documentElement.scrollWidth === 390")
 
 
 def test_a_page_without_anything(visit):
