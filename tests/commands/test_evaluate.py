@@ -153,11 +153,11 @@ def test_a_write_that_fails_leaves_nothing_behind(run, tmp_path, capsys, monkeyp
 def test_tables():
     lines = list(tables(FIGURES))
     assert lines[0] == "runs/x on pets: 12 test images"
-    values = dict(re.split(r"  +(?=\S+(?: %)?$)", line) for line in lines[2:7])
+    values = dict(re.split(r"  +(?=\S+(?: %)?$)", line) for line in lines[2:9])
     assert values["accuracy"] == "75.00 %"
     assert values["calibration error (ECE)"] == "3.10 %"
     assert values["negative log likelihood"] == "1.235"
-    assert [line.split() for line in lines[8:11]] == [
+    assert [line.split() for line in lines[10:13]] == [
         ["class", "images", "accuracy"],
         ["0", "cat", "12", "50.00", "%"],
         ["1", "dog", "0", "-"],
