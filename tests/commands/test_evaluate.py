@@ -162,7 +162,7 @@ def test_tables():
         ["0", "cat", "12", "50.00", "%"],
         ["1", "dog", "0", "-"],
     ]
-    assert [line.split()[:4] for line in lines[12:]] == [
+    assert [line.split()[:4] for line in lines[14:]] == [
         ["confusion", "0", "1", "(rows:"],
         ["0", "cat", "6", "6"],
         ["1", "dog", ".", "."],
