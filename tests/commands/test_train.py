@@ -82,6 +82,18 @@ def test_time_in_words(seconds, text):
     assert any(line.endswith(f"  {text}") for line in summary(TrainConfig().resolved(), {"seconds": seconds}))
 
 
+def test_a_report_that_cannot_be_written_does_not_hide_the_result(fitted, capsys, monkeypatch):
+    def fail(run):
+        raise OSError("no space left")
+
+    monkeypatch.setitem(sys.modules, "momatch.report", types.SimpleNamespace(report_run=fail))
+    assert cli.main(["train"]) == 0
+    said = capsys.readouterr()
+    assert "test accuracy" in said.out
+    assert "report:" not in said.out
+    assert "the run is finished, but has no report: no space left; momatch report" in said.err
+
+
 def test_summary_of_other_settings():
     config = TrainConfig(
         policy="supervised", head="linear", embedding_dim=0, labels_per_class=0, outliers="none"

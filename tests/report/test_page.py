@@ -65,7 +65,7 @@ def test_a_finished_run_is_told_in_full(page_of):
     assert "3 steps skipped" in page.text
     for figure in ("92.8 %", "81.2 %", "47.3 s", "7,634", "512 MB", "2.13.0", "0.07", "0.930", "0.410"):
         assert figure in page.text, figure
-    assert "Median error in units of chance: order 1 (constrained): 4.0 , order 2: 4.0" in page.text
+    assert "median over the classes: order 1 (constrained): 4.0 , order 2: 4.0" in page.text
     assert "The map shows a part of the images." in page.text
     for kind in (
         "curves",

@@ -4,18 +4,20 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
 
+from momatch.config import TrainConfig
 from momatch.report.classes import confused_pairs
 from momatch.report.curves import curve_points, thin
 from momatch.report.panels import letter
 from momatch.report.payload import BINS, densities, histogram_range
 from momatch.report.plain import rounded, script_json
 from momatch.report.sprites import SIDE, Sprites, Tile
-from momatch.report.words import count, duration, headline, plural
+from momatch.report.words import count, duration, headline, is_number, plural, summary
 from tests.report.made_up import make_densities, nothing
 
 
@@ -23,6 +25,24 @@ def sheets(sprites):
     """The sheets of a style sheet, by class."""
     found = re.findall(r"\.(sheet-\d+-\d+)\{background-image:url\(data:image/\w+;base64,([^)]+)\)\}", sprites.style())
     return {name: Image.open(io.BytesIO(base64.b64decode(data))) for name, data in found}
+
+
+def test_an_integer_too_large_for_a_float_is_no_number():
+    assert not is_number(10**400)
+    assert is_number(10**12)
+    assert not is_number(True)
+
+
+def test_a_run_at_its_end_without_a_result_is_not_called_unfinished():
+    run = replace(nothing(), config=TrainConfig(steps=600), metrics=[{"step": 600}])
+    assert headline(run) == "The result of this run cannot be read"
+    assert "All 600 steps were made, but there is no result that can be read." in summary(run)
+    assert headline(replace(run, metrics=[{"step": 500}])) == "This run has not finished"
+
+
+def test_held_out_classes_are_named():
+    run = replace(nothing(), config=TrainConfig(held_out_classes="6,<7>", held_out_in_pool=True))
+    assert "the classes 6,&lt;7&gt; held out (their images stay in the pool)" in summary(run)
 
 
 def test_pictures_lie_where_the_element_looks():

@@ -13,10 +13,12 @@ import momatch
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset, Split
 from momatch.data.load import load_dataset
+from momatch.data.splits import PoolTruth
 from momatch.run_evaluation import evaluate_run
 from momatch.training.checkpoint import FOLDER, load_newest
 from momatch.training.fit import DivergenceError, Interrupted, fit
 from momatch.training.run import Run
+from momatch.training.setup import known_truth
 from momatch.training.signals import StopSignals
 
 CHANGING = {"seconds", "images_per_second", "peak_memory_mb"}
@@ -295,6 +297,17 @@ def test_own_dataset_without_test_images(tmp_path):
     assert run.classifier(images[:3]).shape == (3, 2)
 
 
+def test_pool_truth_tells_outliers_from_what_is_not_known():
+    truth = PoolTruth(
+        labels=torch.tensor([3, -1, -1]),
+        is_outlier=torch.tensor([False, False, True]),
+        origin=torch.tensor([0, 0, 1]),
+        row=torch.arange(3),
+        origin_names=("train", "others"),
+    )
+    assert known_truth(truth).tolist() == [3, -1, -2]
+
+
 @pytest.mark.parametrize("in_pool", [False, True])
 def test_held_out_classes_are_not_known(in_pool, tmp_path):
     known = config(tmp_path / "run", steps=2, held_out_classes="8, 9", held_out_in_pool=in_pool)
@@ -305,6 +318,9 @@ def test_held_out_classes_are_not_known(in_pool, tmp_path):
     assert run.result["test_images"] == int((digits.test.labels < 8).sum())
     assert run.result["unlabeled_images"] == len(digits.train) - (0 if in_pool else strangers)
     assert len(run.metrics()[-1]["thresholds"]) == 8
+    # A pseudo-label of an image of no known class is wrong, whatever it says.
+    accuracy = run.metrics()[-1]["pseudo_label_accuracy"]
+    assert accuracy is None or accuracy <= 1 - 0.5 * in_pool * strangers / len(digits.train)
     figures = evaluate_run(run)
     assert figures["n"] == run.result["test_images"]
     assert figures["outliers"]["held-out classes"]["n"] == int((digits.test.labels >= 8).sum())

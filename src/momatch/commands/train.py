@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,22 @@ def main(argv: Sequence[str]) -> int:
     from momatch.report import report_run
 
     # Before anything is printed: a reader that has seen enough (head) ends the command.
-    report = report_run(run)
+    try:
+        report, trouble = report_run(run), None
+    except (ValueError, OSError) as error:
+        # The run itself is finished and whole.
+        report, trouble = None, error
     result = run.result or {}
     for line in summary(config, result):
         print(line)
-    print(f"report: {report}")
+    if report is not None:
+        print(f"report: {report}")
     print(f"model:  {config.run_dir}")
     if result.get("test_accuracy") is not None:
         print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}")
+    if trouble is not None:
+        again = f"momatch report {shlex.quote(str(config.run_dir))} --out FILE"
+        print(f"momatch train: warning: the run is finished, but has no report: {trouble}; {again}", file=sys.stderr)
     return 0
 
 
@@ -92,7 +101,9 @@ def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
 
 def _settings(config: TrainConfig) -> Iterator[str]:
     labels = f"{config.labels_per_class} labels a class" if config.labels_per_class else "all labels"
-    yield f"{config.dataset}: {labels}, seed {config.seed}"
+    held_out = f", classes {config.held_out_classes} held out" if config.held_out_classes else ""
+    in_pool = " (their images stay in the pool)" if config.held_out_in_pool else ""
+    yield f"{config.dataset}: {labels}{held_out}{in_pool}, seed {config.seed}"
     width = f"{config.embedding_dim} dimensions" if config.embedding_dim else "the network's own features"
     constraints = {"moments": f"moments up to order {config.moment_order}", "mmd": "MMD", "kl": "KL divergence"}
     constraint = f"constrained by {constraints[config.constraint]}" if config.moment_order else "not constrained"

@@ -11,6 +11,8 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 UNLABELED = -1
+#: In what is known about a pool: of no class that training knows.
+NO_CLASS = -2
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,11 @@ def _judge_strangers(
         say(f"running the model over {len(unknown):,} test images of held-out classes")
         strangers.append(Judged.by(model, HELD_OUT, fitted(unknown.images, model.facts)))
     for name in dict.fromkeys(outliers):
+        if name == model.facts.dataset:
+            remarks.append(
+                f"The outliers {name!r} are left out: the run was trained on them; held_out_classes makes outliers of classes."
+            )
+            continue
         say(f"running the model over {name}")
         loaded = attempt(partial(_judge_dataset, model, name, data_dir))
         if isinstance(loaded, Missing):

@@ -89,17 +89,22 @@ def _moment_words(clusters: Sequence[ClusterFindings], config: TrainConfig | Mis
     constrained = 0 if isinstance(config, Missing) or config.constraint != "moments" else config.moment_order or 0
     parts = []
     for order in range(1, 5):
-        rows = [row for cluster in clusters for row in cluster.moments if row.order == order and row.noise > 0]
-        if rows:
+        # The largest of an order: moments whose target is 0 are met by any cloud that has collapsed.
+        largest = [
+            max(ratios)
+            for cluster in clusters
+            if (ratios := [row.error / row.noise for row in cluster.moments if row.order == order and row.noise > 0])
+        ]
+        if largest:
             note = " (constrained)" if order <= constrained else ""
-            parts.append(f"order {order}{note}: <b>{median(row.error / row.noise for row in rows):.1f}</b>")
-    variances = [row.mean for cluster in clusters for row in cluster.moments if row.cells == "(2)"]
+            parts.append(f"order {order}{note}: <b>{median(largest):.1f}</b>")
+    squares = [row.mean for cluster in clusters for row in cluster.moments if row.cells == "(2)"]
     width = ""
-    if variances:
-        low, high = decimal(min(variances)), decimal(max(variances))
+    if squares:
+        low, high = decimal(min(squares)), decimal(max(squares))
         span = low if low == high else f"between {low} and {high}"
-        width = f" The mean variance of a class is {span}; the target is 1."
-    return f"<p>Median error in units of chance: {', '.join(parts)}.{width}</p>"
+        width = f" The mean squared distance from the learned center along one dimension is {span}; the target is 1."
+    return f"<p>Largest error of each order in units of chance, median over the classes: {', '.join(parts)}.{width}</p>"
 
 
 def calibration_section(run: Findings, number: int) -> str:

@@ -11,7 +11,10 @@ from momatch.report.findings import Densities, Findings, Missing
 
 def is_number(value: object) -> TypeGuard[float | int]:
     """True for a finite number (a bool is none)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # A damaged file may hold an integer that no float can.
+    return abs(value) < 1e300 if isinstance(value, int) else math.isfinite(value)
 
 
 def percent(value: float | int) -> str:
@@ -64,7 +67,7 @@ def headline(run: Findings) -> str:
     if run.result is not None:
         return "Training finished; there were no labelled test images"
     if run.metrics or isinstance(run.config, TrainConfig):
-        return "This run has not finished"
+        return "The result of this run cannot be read" if _reached_its_end(run) else "This run has not finished"
     return "There is no run that can be read"
 
 
@@ -100,10 +103,20 @@ def _problems(run: Findings) -> str:
     return f'<div class="problems"><p>{title} with this run</p><ul>{entries}</ul></div>'
 
 
+def _steps(run: Findings) -> list[float | int]:
+    return [line["step"] for line in run.metrics if is_number(line.get("step"))]
+
+
+def _reached_its_end(run: Findings) -> bool:
+    return isinstance(run.config, TrainConfig) and max(_steps(run), default=0) >= run.config.steps
+
+
 def _progress(run: Findings) -> str:
-    steps = [line["step"] for line in run.metrics if is_number(line.get("step"))]
+    steps = _steps(run)
     if not steps:
         return "Nothing was recorded of its training."
+    if _reached_its_end(run):
+        return f"All {count(max(steps))} steps were made, but there is no result that can be read."
     total = f" of {count(run.config.steps)}" if isinstance(run.config, TrainConfig) else ""
     return f"The run has not finished: it got to step {count(max(steps))}{total}, and what follows is as far as it got."
 
@@ -113,9 +126,12 @@ def outlier_sentence(found: Densities) -> str:
     judged = judged_separation(found)
     if not judged:
         return ""
-    parts = [f"those of <b>{escape(origin)}</b> in {percent(auroc)}" for origin, (auroc, _) in judged.items()]
+    parts = [f"<b>{escape(origin)}</b> in {percent(auroc)}" for origin, (auroc, _) in judged.items()]
     rule = next(iter(judged.values()))[1]
-    return f"Of pairs with a test image, the other image looks stranger: {', '.join(parts)} (AUROC by {rule}; 50 % is chance)."
+    return (
+        f"Shown a test image and one that does not belong, the model finds the latter stranger: {', '.join(parts)} of cases "
+        f"(50 % is guessing; AUROC of {rule})."
+    )
 
 
 def judged_separation(found: Densities) -> dict[str, tuple[float, str]]:
@@ -137,6 +153,9 @@ def _training(config: TrainConfig, K: int) -> str:
     number = f"{config.labels_per_class} {'label' if config.labels_per_class == 1 else 'labels'} a class"
     labels = (number if config.labels_per_class else "every label") + (f" ({K} classes)" if K else "")
     pool = "and no unlabelled images" if config.policy == "supervised" else f"and unlabelled images ({config.policy})"
+    if config.held_out_classes:
+        stay = "their images stay in the pool" if config.held_out_in_pool else "training never sees them"
+        pool += f", the classes {escape(config.held_out_classes)} held out ({stay})"
     order = config.resolved().moment_order
     rule = f"moments up to order {order}" if config.constraint == "moments" else config.constraint
     clusters = f", its clusters constrained by {rule}," if order else ""

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from momatch.constraints import KLConstraint, MMDConstraint
+from momatch.data.dataset import UNLABELED
 from momatch.heads import AAGMM, KMeans, Linear, log_posterior
 from momatch.moments import MomentConstraint
 from momatch.outliers import OutlierDetector
@@ -100,7 +101,7 @@ class Objective(nn.Module):
             z: embeddings of this process's part.
             labels: of the labelled images.
             indices: places of the unlabelled images in the pool.
-            truth: their true classes where known, else -1; read by the metrics alone.
+            truth: their true classes where known, -1 where not, -2 for images of no class; read by the metrics alone.
             progress: how much of the training is done, 0 to 1.
         """
         labeled_log_joint = head(z.labeled)
@@ -162,7 +163,7 @@ class Objective(nn.Module):
         self, weight: Tensor, predicted: Tensor, truth: Tensor, exclude: Tensor | None
     ) -> dict[str, Float[Tensor, ""]]:
         """Means over this process's part; averaged over the processes they are those of the global batch."""
-        known = weight * (truth >= 0)
+        known = weight * (truth != UNLABELED)
         return {
             "utilisation": weight.mean(),
             "known_weight": known.mean(),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.augment import StrongAugment, WeakAugment
@@ -15,9 +16,9 @@ from momatch.constraints import KLConstraint, MMDConstraint
 from momatch.data.batches import BatchStream
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
-from momatch.data.dataset import Dataset
+from momatch.data.dataset import NO_CLASS, Dataset
 from momatch.data.rows import Examples
-from momatch.data.splits import SemiSupervised
+from momatch.data.splits import PoolTruth, SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.heads import AAGMM, KMeans, Linear
 from momatch.moments import MomentConstraint
@@ -122,7 +123,7 @@ def build_training(
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
     if config.compile:
         classifier.backbone.compile()
-    step = build_step(config, classifier, data.truth.labels.to(device), processes, _flip(config, dataset))
+    step = build_step(config, classifier, known_truth(data.truth).to(device), processes, _flip(config, dataset))
     stream = BatchStream(
         data.labeled_images,
         data.labels,
@@ -137,6 +138,11 @@ def build_training(
     return Training(dataset.name, parts, data, stream, step, facts)
 
 
+def known_truth(truth: PoolTruth) -> Int64[Tensor, " N_u"]:
+    """The true classes of a pool; -1 where not known, `NO_CLASS` for outliers: every pseudo-label of theirs is wrong."""
+    return torch.where(truth.is_outlier, NO_CLASS, truth.labels)
+
+
 def build_step(
     config: TrainConfig, classifier: Classifier, truth: Tensor, processes: Processes | None = None, flip: bool = True
 ) -> TrainStep:
@@ -145,7 +151,7 @@ def build_step(
     Args:
         config: the settings.
         classifier: on the device where it will train.
-        truth: (N_u,) true classes of the pool, on the same device; -1 where not known.
+        truth: (N_u,) what `known_truth` says about the pool, on the same device.
         processes: the other processes.
         flip: whether views may be mirrored.
     """

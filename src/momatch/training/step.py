@@ -55,7 +55,7 @@ class TrainStep:
         optimizer: of the classifier's parameters.
         weak: the weak view.
         strong: the strong view.
-        truth: (N_u,) true classes of the pool where known, else -1; read by the metrics alone.
+        truth: (N_u,) true classes of the pool where known, -1 where not, -2 for images of no class; read by the metrics alone.
         options: how to go about it.
         processes: the other processes.
     """

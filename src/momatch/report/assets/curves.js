@@ -40,7 +40,7 @@ function drawThresholds(chart, number) {
   const { classes, thresholds } = data.runs[number];
   const name = (k) => classes[k] ?? `class ${k}`;
   const K = thresholds.y.length;
-  const x = axis("step", { tickformat: ",d", nticks: 6 });
+  const x = axis("step", { tickformat: ",d", nticks: 6, range: [0, 1.02 * Math.max(1, thresholds.x.at(-1))] });
   if (thresholds.heatmap) {
     const names = thresholds.y.map((_, k) => short(name(k)));
     const bar = colorBar({ tickformat: ".0%" });
@@ -53,7 +53,8 @@ function drawThresholds(chart, number) {
     return;
   }
   const traces = thresholds.y.map((y, k) => ({
-    type: "scatter", mode: "lines", x: thresholds.x, y, name: short(name(k)), line: { color: classColor(k, K), width: 1.6 },
+    type: "scatter", mode: thresholds.x.length > 1 ? "lines" : "markers", x: thresholds.x, y, name: short(name(k)),
+    line: { color: classColor(k, K), width: 1.6 }, marker: { color: classColor(k, K) },
     hovertemplate: "%{y:.1%}",
   }));
   draw(chart, traces, { hovermode: "closest", xaxis: x, yaxis: axis("", { tickformat: ".0%", rangemode: "tozero" }) });
