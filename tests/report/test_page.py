@@ -203,7 +203,7 @@ def test_several_runs_side_by_side(page_of):
     assert "lr 0.07 0.03 -" in text
     assert "head aagmm linear -" in text
     assert "Pseudo-label accuracy 96.3 % 99.0 % -" in text
-    assert "AUROC, other 0.410 0.410 -" in text
+    assert "AUROC, other, distance (energy of a linear head) 0.410 0.410 -" in text
     # Where and how a run was carried out is no difference to its result.
     assert "keep_checkpoints" not in text[: text.index("Training")]
     loss = next(chart for chart in page.data["curves"] if chart["title"] == "Loss of the pseudo-labels")

@@ -6,7 +6,7 @@ from html import escape
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.report.figures import FIGURES, Figure, code, figure_values
-from momatch.report.findings import Findings, Missing
+from momatch.report.findings import Densities, Findings, Missing
 from momatch.report.panels import badge, run_name, table
 from momatch.report.words import accuracy_of, headline, judged_separation, missing, percent, summary
 
@@ -72,16 +72,32 @@ def _figures(findings: Sequence[Findings]) -> list[tuple[str, ...]]:
 
 
 def _outliers(findings: Sequence[Findings]) -> list[tuple[str, ...]]:
-    judged = [{} if isinstance(run.densities, Missing) else judged_separation(run.densities) for run in findings]
+    found = [None if isinstance(run.densities, Missing) else run.densities for run in findings]
+    scores = {
+        "distance (energy of a linear head)": [_by_distance(each) for each in found],
+        "lack of confidence": [_by_confidence(each) for each in found],
+    }
     rows = []
-    for origin in dict.fromkeys(origin for each in judged for origin in each):
-        known = [each[origin][0] for each in judged if origin in each]
-        best = max(known) if len(set(known)) > 1 else None
-        cells = [
-            "-" if origin not in each else _bold(f"{each[origin][0]:.3f}", each[origin][0] == best) for each in judged
-        ]
-        rows.append((f"AUROC, {escape(origin)}", *cells))
+    for origin in dict.fromkeys(origin for judged in scores.values() for each in judged for origin in each):
+        for score, judged in scores.items():
+            known = [each[origin] for each in judged if origin in each]
+            best = max(known) if len(set(known)) > 1 else None
+            cells = [
+                "-" if origin not in each else _bold(f"{each[origin]:.3f}", each[origin] == best) for each in judged
+            ]
+            if known:
+                rows.append((f"AUROC, {escape(origin)}, {score}", *cells))
     return rows
+
+
+def _by_distance(found: Densities | None) -> dict[str, float]:
+    return {} if found is None else {origin: auroc for origin, (auroc, _) in judged_separation(found).items()}
+
+
+def _by_confidence(found: Densities | None) -> dict[str, float]:
+    """By the posterior that predictions are made with, so as trained."""
+    by_origin = {} if found is None else found.separation.get("as trained", {})
+    return {origin: scores["confidence"]["auroc"] for origin, scores in by_origin.items() if "confidence" in scores}
 
 
 def _cell(figure: Figure, values: Mapping[str, float | int], best: float | int | None) -> str:
