@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import signal
 from collections.abc import Iterator
 
 import jaxtyping
@@ -19,3 +20,9 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """Ctrl-C works in the tests of signals, also where they were started in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
