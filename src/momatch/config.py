@@ -242,6 +242,11 @@ class TrainConfig:
         }
         return "-" + hashlib.sha256(repr(sorted(others.items())).encode()).hexdigest()[:6] if others else ""
 
+    def first_difference(self, other: "TrainConfig") -> str | None:
+        """The first setting by which two resolved configs would give another result; None if they are the same run."""
+        names = (field.name for field in fields(self) if field.name not in RUNTIME_KEYS)
+        return next((name for name in names if getattr(self, name) != getattr(other, name)), None)
+
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain values."""
         return asdict(self)

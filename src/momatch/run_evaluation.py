@@ -14,6 +14,7 @@ from momatch.data.dataset import Dataset, Split
 from momatch.data.load import BY_EXTENSION, BY_NAME
 from momatch.data.rows import Examples, ImageRows
 from momatch.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
+from momatch.training.model_files import ModelFacts
 from momatch.training.run import Run
 from momatch.training.sources import HELD_OUT, load_images, part_classes
 
@@ -63,12 +64,12 @@ def evaluate_run(
                 "another dataset"
             )
         if parts.unknown_test is not None and len(parts.unknown_test):
-            strangers[HELD_OUT] = _fitted(parts.unknown_test.images, run)
+            strangers[HELD_OUT] = fitted(parts.unknown_test.images, run.facts)
     else:
         test, source = _other_examples(run, name, data_dir, image_size, test_fraction)
     # Loaded first: a name that is wrong should not show after minutes of work.
     strangers |= {other: _outlier_images(run, other, data_dir) for other in outliers}
-    inliers = run_classifier(classifier, _fitted(test.images, run), batch_size=batch_size)
+    inliers = run_classifier(classifier, fitted(test.images, run.facts), batch_size=batch_size)
     return {
         "run": str(run.directory),
         "dataset": name,
@@ -82,25 +83,12 @@ def evaluate_run(
     }
 
 
-def run_parts(run: Run, data_dir: str | None = None) -> HeldOut:
-    """The run's own dataset as training saw it: known and held-out classes, the known ones numbered as the run numbers them.
-
-    Args:
-        run: finished or not.
-        data_dir: where known datasets lie; None for where the run found them.
-
-    Raises:
-        ValueError: if the dataset cannot be used.
-    """
-    return _own_parts(run, data_dir or run.config.data_dir, None, None)
-
-
 def test_outputs(run: Run) -> tuple[Outputs, Int64[Tensor, " n"]] | None:
     """What a finished run's classifier says about its own labelled test images, and their labels; None if there are none."""
-    test = run_parts(run).test
+    test = _own_parts(run, run.config.data_dir, None, None).test
     if test is None or not bool((test.labels >= 0).any()):
         return None
-    return run_classifier(run.classifier, _fitted(test.images, run)), test.labels
+    return run_classifier(run.classifier, fitted(test.images, run.facts)), test.labels
 
 
 def _own_parts(run: Run, data_dir: str | None, image_size: int | None, test_fraction: float | None) -> HeldOut:
@@ -123,7 +111,7 @@ def _other_examples(
 ) -> tuple[Examples, str]:
     """Labelled images of another dataset than the run's, and what they are in words."""
     if image_size is None:
-        image_size = _size_of_files(run, name)
+        image_size = size_of_files(name, run.facts)
     loaded = load_images(name, data_dir=data_dir, image_size=image_size, test_fraction=test_fraction)
     split = loaded.test or loaded.train
     examples = Examples(ImageRows.of(split.images), _matched(loaded, split, run.class_names))
@@ -138,8 +126,8 @@ def _is_same(name: str, other: str) -> bool:
 
 
 def _outlier_images(run: Run, name: str, data_dir: str | None) -> ImageRows:
-    loaded = load_images(name, data_dir=data_dir, image_size=_size_of_files(run, name))
-    return _fitted(ImageRows.of((loaded.test or loaded.train).images), run)
+    loaded = load_images(name, data_dir=data_dir, image_size=size_of_files(name, run.facts))
+    return fitted(ImageRows.of((loaded.test or loaded.train).images), run.facts)
 
 
 def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any]:
@@ -150,18 +138,18 @@ def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any
     }
 
 
-def _size_of_files(run: Run, name: str) -> int | None:
-    """At which size to load image files that the run was not trained on: the run's. Other datasets have a size."""
+def size_of_files(name: str, facts: ModelFacts) -> int | None:
+    """At which size to load image files that a model was not trained on: the model's. Other datasets have a size."""
     path = Path(name).expanduser()
     extension = "" if path.is_dir() else path.suffix.lower()
     if name in BY_NAME or extension not in BY_EXTENSION or "size" not in BY_EXTENSION[extension][1]:
         return None
-    return min(run.facts.image_size)
+    return min(facts.image_size)
 
 
-def _fitted(images: ImageRows, run: Run) -> ImageRows:
-    """The images with the channels and the size of those that the run was trained on."""
-    return convert_images(images, (run.facts.in_channels, *run.facts.image_size))
+def fitted(images: ImageRows, facts: ModelFacts) -> ImageRows:
+    """The images with the channels and the size that a model takes."""
+    return convert_images(images, (facts.in_channels, *facts.image_size))
 
 
 def _matched(dataset: Dataset, split: Split, class_names: Sequence[str]) -> Int64[Tensor, " n"]:

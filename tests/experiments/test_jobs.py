@@ -146,7 +146,7 @@ def test_misspelt_outliers_are_refused(tmp_path):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_density_has_another_dataset_for_every_preset(preset, tmp_path, monkeypatch):
-    monkeypatch.setattr("momatch.experiments.jobs.find", lambda name, root: (name, root))
+    monkeypatch.setattr("momatch.data.locate.find", lambda name, root: (name, root))
     jobs, remarks = planned("density", preset=preset)
     assert remarks == []
     for job in jobs:

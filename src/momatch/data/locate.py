@@ -20,6 +20,11 @@ def member_path(folder: Path, member: str) -> Path | None:
     return None
 
 
+def is_at_hand(name: str, data_dir: Path) -> bool:
+    """Whether a known dataset can be loaded without a download: its files are there, or it has none."""
+    return not KNOWN[name].layouts or find(name, data_dir) is not None
+
+
 def find(name: str, data_dir: Path) -> tuple[Layout, Path] | None:
     """The first layout of dataset `name` whose files are all in `data_dir` (or are `data_dir` itself), and its folder.
 

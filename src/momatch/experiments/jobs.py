@@ -13,7 +13,7 @@ from typing import Any
 from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.config_layers import FlagError, Layer, combine
 from momatch.data.catalog import KNOWN
-from momatch.data.locate import find
+from momatch.data.locate import is_at_hand
 from momatch.data.places import data_root
 from momatch.experiments.grid import RESERVED, Grid
 
@@ -174,7 +174,7 @@ def choose_outliers(grid: Grid, dataset: str, data_dir: str | None) -> tuple[tup
 
 def _is_at_hand(grid: Grid, name: str, data_dir: str | None) -> bool:
     if name in KNOWN:
-        return not KNOWN[name].layouts or find(name, data_root(data_dir)) is not None
+        return is_at_hand(name, data_root(data_dir))
     if not Path(name).expanduser().exists():
         close = difflib.get_close_matches(name, KNOWN, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(KNOWN)}"

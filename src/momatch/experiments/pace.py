@@ -69,10 +69,9 @@ class Pace:
 
     def _rest(self, job: Job) -> float:
         """Of a job under way: what its launch takes as a whole less the time since, but no less than its steps need."""
-        now = self._clock()
-        begun, done = self._begun.get(job.name, (now, progress(job.directory)[0]))
-        steps = self._steps(job, progress(job.directory)[0])
-        return max(steps, self._seconds(job, done) - (now - begun))
+        now, reached = self._clock(), progress(job.directory)[0]
+        begun, done = self._begun.get(job.name, (now, reached))
+        return max(self._steps(job, reached), self._seconds(job, done) - (now - begun))
 
     def _seconds(self, job: Job, done: int) -> float:
         return self._steps(job, done) + (fmean(self._on_top) if self._on_top else 0.0)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from momatch.config import RUNTIME_KEYS
 from momatch.experiments.jobs import Job, Place
 from momatch.experiments.record import Outcome
 from momatch.training.durable import parse_json, read_object
@@ -24,13 +23,13 @@ def look(job: Job) -> State:
     if not (job.directory / CONFIG).exists():
         return "new"
     stored = read_config(job.directory).resolved()
-    for key, value in job.config.to_dict().items():
-        there = getattr(stored, key)
-        if key not in RUNTIME_KEYS and there != value:
-            raise ValueError(
-                f"{job.directory}: there is a run of other settings ({key}: {there!r} there, {value!r} here); "
-                "move it away, or give another --runs"
-            )
+    key = job.config.first_difference(stored)
+    if key is not None:
+        there, here = (getattr(config, key) for config in (stored, job.config))
+        raise ValueError(
+            f"{job.directory}: there is a run of other settings ({key}: {there!r} there, {here!r} here); "
+            "move it away, or give another --runs"
+        )
     return "finished" if (job.directory / "result.json").exists() else "unfinished"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from momatch.data.catalog import KNOWN
-from momatch.data.locate import find, obtain
+from momatch.data.locate import is_at_hand, obtain
 from momatch.data.options import LoadOptions
 from momatch.data.places import data_root
 from momatch.experiments.jobs import Job, Place
@@ -116,7 +116,7 @@ def _bring_data(jobs: Sequence[Job]) -> dict[str, str]:
     absent = {}
     for name, data_dir in {(job.config.dataset, job.config.data_dir): None for job in jobs}:
         root = data_root(data_dir)
-        if name not in KNOWN or not KNOWN[name].layouts or find(name, root) is not None:
+        if name not in KNOWN or is_at_hand(name, root):
             continue
         try:
             obtain(name, root, LoadOptions())

@@ -18,7 +18,8 @@ from momatch.report.judged import Judged
 from momatch.report.maps import map_points
 from momatch.report.models import Model, checkpoint_model, saved_model
 from momatch.report.run_files import RunFiles, attempt, read_run, written_again
-from momatch.report.run_images import RunImages, fitted, load_run_images, load_strangers
+from momatch.report.run_images import RunImages, load_run_images, load_strangers
+from momatch.run_evaluation import fitted
 from momatch.training.sources import HELD_OUT
 
 TEST = "test images"

@@ -8,16 +8,16 @@ from pathlib import Path
 from momatch.config import TrainConfig
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
-from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset
-from momatch.data.load import BY_EXTENSION, BY_NAME, load_dataset
-from momatch.data.locate import find
+from momatch.data.load import BY_NAME
+from momatch.data.locate import is_at_hand
 from momatch.data.places import data_root
 from momatch.data.report import DataError, DataWarning
 from momatch.data.rows import ImageRows
 from momatch.data.splits import SemiSupervised
+from momatch.run_evaluation import fitted, size_of_files
 from momatch.training.model_files import ModelFacts
-from momatch.training.sources import part_classes, split_images
+from momatch.training.sources import load_images, part_classes, split_images
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:
             f"{name!r} is neither a known dataset nor a path that exists here; a relative path is looked for from the current "
             "directory, so go to the one that the run was started in; a dataset that was handed to fit() is not kept"
         )
-    options = {"size": config.image_size, "test_fraction": config.test_fraction or None}
-    dataset, remarks = _load(name, data_dir or config.data_dir, options)
+    place = data_dir or config.data_dir
+    dataset, remarks = _load(name, place, image_size=config.image_size, test_fraction=config.test_fraction)
     return RunImages(dataset, part_classes(dataset, config.held_out_classes), config, remarks)
 
 
@@ -73,28 +73,27 @@ def load_strangers(name: str, data_dir: str | None, facts: ModelFacts) -> tuple[
     Raises:
         ValueError: if the dataset is not at hand or cannot be used.
     """
-    path = Path(name).expanduser()
-    extension = "" if path.is_dir() else path.suffix.lower()
-    # Files have no common size of their own.
-    of_files = name not in BY_NAME and "size" in BY_EXTENSION.get(extension, (None, frozenset()))[1]
-    dataset, remarks = _load(name, data_dir, {"size": min(facts.image_size) if of_files else None})
+    dataset, remarks = _load(name, data_dir, image_size=size_of_files(name, facts))
     return fitted(ImageRows.of((dataset.test or dataset.train).images), facts), remarks
 
 
-def fitted(images: ImageRows, facts: ModelFacts) -> ImageRows:
-    """The images with the channels and the size that the model takes."""
-    return convert_images(images, (facts.in_channels, *facts.image_size))
-
-
-def _load(name: str, data_dir: str | None, options: dict[str, float | int | None]) -> tuple[Dataset, tuple[str, ...]]:
-    given = {key: value for key, value in options.items() if value is not None}
+def _load(
+    name: str, data_dir: str | None, *, image_size: int | None, test_fraction: float | None = None
+) -> tuple[Dataset, tuple[str, ...]]:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DataWarning)
-            dataset = load_dataset(name, data_dir, progress=False, download=False, **given)
+            dataset = load_images(
+                name,
+                data_dir=data_dir,
+                image_size=image_size,
+                test_fraction=test_fraction,
+                progress=False,
+                download=False,
+            )
     except DataError as error:
         root = data_root(data_dir)
-        if name in KNOWN and KNOWN[name].layouts and find(name, root) is None:
+        if name in KNOWN and not is_at_hand(name, root):
             raise ValueError(
                 f"{name} is not in {root}; fetch it with `momatch data {name}`, or say where it lies with data_dir "
                 "(--data-dir, $MOMATCH_DATA)"

@@ -10,7 +10,7 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset
-from momatch.evaluate import evaluate_classifier, evaluate_outputs, run_classifier
+from momatch.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
 from momatch.training.allocator import keep_large_blocks
 from momatch.training.checkpoint import FOLDER, load_newest
 from momatch.training.figures import DivergenceError, check_progress, class_thresholds, interval_figures, run_result
@@ -76,9 +76,9 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
         recorder.begin(training.stream.step, _introduction(config, training))
         for remark in remarks:
             recorder.say(remark)
-        _train(config, training, recorder=recorder, history=history, signals=signals)
+        evaluation = _train(config, training, recorder=recorder, history=history, signals=signals)
         if processes.is_main:
-            _finish(config, training, recorder, history)
+            _finish(config, training, recorder=recorder, history=history, evaluation=evaluation)
         processes.wait()
     return Run.load(recorder.path)
 
@@ -102,7 +102,9 @@ def _open_recorder(
 
 def _train(
     config: TrainConfig, training: Training, *, recorder: Recorder, history: History, signals: StopSignals
-) -> None:
+) -> Evaluation | None:
+    """Make the steps that are left; returns the evaluation at the last one, None if that was made before or there is none."""
+    evaluation = None
     processes = training.step.processes
     images_a_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
     judging = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
@@ -121,7 +123,7 @@ def _train(
         evaluating = done == config.steps or _due(config.eval_interval, done)
         logging = evaluating or _due(config.log_interval, done)
         if evaluating and processes.is_main:
-            _evaluate(training, history)
+            evaluation = _evaluate(training, history)
         if logging:
             # The one place where the host waits for the device.
             history.figures = interval_figures(training.step)
@@ -153,24 +155,26 @@ def _train(
                 f"stopped at step {done} of {config.steps} and saved; go on with: {command}",
                 signals.received or signal.SIGTERM,
             )
+    return evaluation
 
 
 def _due(interval: int, done: int) -> bool:
     return interval > 0 and done % interval == 0
 
 
-def _evaluate(training: Training, history: History) -> None:
+def _evaluate(training: Training, history: History) -> Evaluation | None:
     if training.test is None:
-        return
+        return None
     average = training.step.average.classifier
     outputs = run_classifier(average, training.test.images)
     if not bool(outputs.log_joint.isfinite().all()):
         # Diverged: there is no accuracy, and the steps that follow will tell the cause.
         history.test_accuracy = None
-        return
+        return None
     evaluation = evaluate_outputs(average.head, outputs, training.test.labels)
     history.test_accuracy = evaluation.accuracy
     history.best_test_accuracy = max(evaluation.accuracy, history.best_test_accuracy or 0.0)
+    return evaluation
 
 
 def _resume(training: Training, recorder: Recorder) -> tuple[History, list[str]]:
@@ -200,11 +204,12 @@ def _introduction(config: TrainConfig, training: Training) -> str:
     )
 
 
-def _finish(config: TrainConfig, training: Training, recorder: Recorder, history: History) -> None:
-    """Evaluate the averaged model, save it and write the result."""
+def _finish(
+    config: TrainConfig, training: Training, *, recorder: Recorder, history: History, evaluation: Evaluation | None
+) -> None:
+    """Save the averaged model and write the result; evaluate the model first, where the last step has not just done so."""
     average = training.step.average.classifier
-    evaluation = None
-    if training.test is not None:
+    if evaluation is None and training.test is not None:
         evaluation = evaluate_classifier(average, training.test.images, training.test.labels)
     refitted = refitted_head(training, config.cutoff) if config.refit else None
     save_model(recorder.path, average, training.facts, refitted)

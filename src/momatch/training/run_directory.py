@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from momatch.config import RUNTIME_KEYS, TrainConfig
+from momatch.config import TrainConfig
 from momatch.training.checkpoint import FOLDER, delete_checkpoints, explain_write_errors
 from momatch.training.durable import finite, json_bytes, part_of, read_object, remove_file, replace_files
 from momatch.training.metrics_file import MetricsFile
@@ -247,13 +247,12 @@ class RunDirectory:
         """
         self._require_run()
         stored = self.config.resolved()
-        for key, value in config.to_dict().items():
-            then = getattr(stored, key)
-            if key not in RUNTIME_KEYS and value != then:
-                raise ValueError(
-                    f"{key}: got {value!r}, expected {then!r}, with which the run in {self.path} was started; give that "
-                    "to go on with the run, or another run_dir to start a new one"
-                )
+        key = config.first_difference(stored)
+        if key is not None:
+            raise ValueError(
+                f"{key}: got {getattr(config, key)!r}, expected {getattr(stored, key)!r}, with which the run in {self.path} "
+                "was started; give that to go on with the run, or another run_dir to start a new one"
+            )
 
     def _delete_run(self) -> None:
         """Delete a run but for its config, which is replaced: at no moment is the directory something else than a run."""

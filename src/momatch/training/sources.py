@@ -18,6 +18,7 @@ def load_images(
     image_size: int | None = None,
     test_fraction: float | None = None,
     progress: bool = True,
+    download: bool = True,
 ) -> Dataset:
     """Load a dataset with the settings of a config; only what was asked for is passed on.
 
@@ -28,7 +29,7 @@ def load_images(
     """
     options = {"size": image_size, "test_fraction": test_fraction or None}
     given = {key: value for key, value in options.items() if value is not None}
-    return load_dataset(name, data_dir, progress=progress, **given)
+    return load_dataset(name, data_dir, progress=progress, download=download, **given)
 
 
 def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
