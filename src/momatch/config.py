@@ -76,6 +76,8 @@ class TrainConfig:
         outlier_percentile: of the labelled scores (percentile; annealed: where it starts, it ends at 100).
         outlier_quantile: of the chi-square distribution (chi2).
         outlier_refit_interval: steps between closed-form refits of the mixture that judges outliers; 0: the head as trained.
+        calibration_fraction: share of the unlabelled pool that is kept out of training, so that prediction can give outlier
+            p-values. By default the test images serve (without their labels), and a tenth of the pool where there are none.
         refit: fit the mixture in closed form at the end, for the outlier scores of evaluation and prediction.
         steps: optimiser steps.
         labeled_batch_size: labelled images a step.
@@ -142,6 +144,7 @@ class TrainConfig:
     outlier_percentile: float = 90.0
     outlier_quantile: float = 0.99
     outlier_refit_interval: int = 0
+    calibration_fraction: float | None = None
     refit: bool = True
 
     steps: int = 1200

@@ -37,6 +37,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         _check_range("moment_order", settings["moment_order"], 0, 4)
     _check_range("outlier_percentile", settings["outlier_percentile"], 0, 100)
     _check_range("seed", settings["seed"], 0, 2**63 - 1)
+    if settings["calibration_fraction"] is not None:
+        _check_range("calibration_fraction", settings["calibration_fraction"], 0, 0.9)
     if settings["image_size"] is not None:
         _check_range("image_size", settings["image_size"], 1)
     for name in ("lr", "head_lr_factor"):

@@ -93,7 +93,7 @@ class OutlierDetector(nn.Module):
             )
         # A tuple hides the head from nn.Module, which would register it as a child.
         self._head = (head,)
-        self.score_name = score
+        self.score_name: Score = score
         self.threshold = threshold
         self.percentile = _check_percentile("percentile", percentile)
         self.percentile_end = _check_percentile("percentile_end", percentile_end)

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from momatch.data.dataset import UNLABELED, Split
 from momatch.data.permutations import Purpose, bit_stream
 from momatch.data.rows import Examples
-from momatch.data.splits import select_labeled, split_as_labeled, split_by_files, split_by_rows, split_by_seed
+from momatch.data.splits import (
+    hold_out_pool,
+    select_labeled,
+    split_as_labeled,
+    split_by_files,
+    split_by_rows,
+    split_by_seed,
+)
 
 PAPER_SEEDS = (3474173998, 273230791, 3586106167, 1325645050, 2564231920)
 
@@ -175,3 +182,26 @@ def test_labelled_files_by_name():
         split_by_files(Split(images, split.labels), ["cat", "dog"], ["cat/a.png"])
     with pytest.raises(ValueError, match="files: got 1, expected one for each of the 4 images"):
         Split(images, split.labels, ("a.png",))
+
+
+@pytest.mark.parametrize("labeled_in_pool", [True, False])
+def test_what_is_held_out_of_the_pool_is_in_neither_set(labeled_in_pool):
+    data = split_by_seed(
+        make_examples([0, 1] * 20), names(2), labels_per_class=3, seed=5, labeled_in_pool=labeled_in_pool
+    )
+    smaller, images = hold_out_pool(data, fraction=0.25, seed=5)
+    out, pool, labeled = set(shown(images)), set(shown(smaller.unlabeled_images)), set(shown(smaller.labeled_images))
+    assert len(out) == round(0.25 * len(data.unlabeled_images))
+    assert not out & (pool | labeled)
+    assert out | pool == set(shown(data.unlabeled_images))
+    assert smaller.truth.row.tolist() == shown(smaller.unlabeled_images)
+    assert smaller.truth.labels.tolist() == [row % 2 for row in smaller.truth.row.tolist()]
+    again, other = (set(shown(hold_out_pool(data, fraction=0.25, seed=seed)[1])) for seed in (5, 6))
+    assert out == again != other
+
+
+def test_shown_labels_are_never_held_out():
+    data = split_as_labeled(make_examples([0, 1, 0, 1, -1]), names(2))
+    smaller, images = hold_out_pool(data, fraction=0.9, seed=0)
+    assert shown(images) == [4]
+    assert shown(smaller.unlabeled_images) == [0, 1, 2, 3]

@@ -108,6 +108,39 @@ def test_result_has_every_figure(whole):
     assert result["peak_memory_mb"] > 50
 
 
+def test_p_values_are_calibrated_on_the_test_images(whole):
+    calibration = whole.model.calibration
+    test = momatch.load_dataset("digits").test
+    assert calibration.source == f"{len(test):,} test images"
+    scores = whole.predict(test.images)
+    # Ranked among themselves, the scores are spread evenly; rounding may move one by a rank.
+    expected = torch.arange(2, len(test) + 2) / (len(test) + 1)
+    torch.testing.assert_close(scores.p_value.sort().values, expected, rtol=0, atol=1.5 / (len(test) + 1))
+    torch.testing.assert_close(scores.distance.sort().values, calibration.scores, rtol=1e-3, atol=1e-3)
+    noise = torch.randint(256, (50, 1, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    assert whole.predict(noise).p_value.mean() < 0.5
+
+
+@pytest.mark.parametrize(("fraction", "held_out"), [(None, 130), (0.2, 259), (0.0, 0)])
+def test_without_test_images_part_of_the_pool_is_kept_out(tmp_path, fraction, held_out):
+    dataset = replace(load_dataset("digits"), test=None)
+    run = fit(config(tmp_path / "run", steps=1, calibration_fraction=fraction), dataset)
+    assert run.result["unlabeled_images"] == len(dataset.train) - held_out
+    if not held_out:
+        assert run.model.calibration is None
+        assert run.predict(dataset.train.images[:2]).p_value.isnan().all()
+        return
+    assert len(run.model.calibration.scores) == held_out
+    assert run.model.calibration.source == f"{held_out} images of the pool, kept out of training"
+
+
+def test_a_pool_that_nothing_can_be_kept_out_of_is_refused(tmp_path):
+    digits = load_dataset("digits")
+    dataset = replace(digits, train=Split(digits.train.images[:40], digits.train.labels[:40]), test=None)
+    with pytest.raises(ValueError, match=r"calibration_fraction: got 0\.001 of a pool of 40"):
+        fit(config(tmp_path / "run", labels_per_class=1, calibration_fraction=0.001), dataset)
+
+
 def test_saved_model_is_the_averaged_one(whole):
     checkpoint = load_newest(whole.directory / FOLDER)
     for name, value in whole.classifier.state_dict().items():

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from momatch.heads import AAGMM, HEADS, KMeans, Linear
-from momatch.training.model_files import ModelFacts, build_classifier, load_model, save_model
+from momatch.scoring import Scorer
+from momatch.training import model_files
+from momatch.training.model_files import Calibration, ModelFacts, build_classifier, load_model, save_model
 from tests.training.faults import CHANGING, WRITING, Killed, every_moment, fill, no_space, small_disk
 
 FACTS = ModelFacts(
@@ -62,7 +64,8 @@ def test_the_loaded_network_is_the_saved_one(tmp_path, network):
     classifier = trained(facts)
     save_model(tmp_path, classifier, facts)
     random_state = torch.get_rng_state()
-    loaded, got, refitted = load_model(tmp_path)
+    saved = load_model(tmp_path)
+    loaded, got, refitted = saved.classifier, saved.facts, saved.refitted_head
     assert torch.equal(torch.get_rng_state(), random_state), "loading draws no random numbers of the process"
     assert (got, refitted) == (facts, None)
     assert not any(module.training for module in loaded.modules())
@@ -88,18 +91,38 @@ def test_the_refitted_head_comes_along(tmp_path, kind, learn_prior):
     head = kind(5, 3, learn_prior=learn_prior)
     head.refit(torch.randn(30, 5), torch.arange(30) % 3)
     save_model(tmp_path, classifier, FACTS, head)
-    loaded, _, refitted = load_model(tmp_path)
+    saved = load_model(tmp_path)
+    loaded, refitted = saved.classifier, saved.refitted_head
     assert_same(loaded, classifier)
     assert type(refitted) is kind
     assert not refitted.training
     assert_same(refitted, head)
 
 
+def test_the_calibration_comes_along(tmp_path):
+    classifier = trained(FACTS)
+    head = AAGMM(5, 3)
+    calibration = Calibration(torch.rand(17).sort().values, "nearest", "seventeen images")
+    save_model(tmp_path, classifier, FACTS, head, calibration)
+    saved = load_model(tmp_path)
+    assert torch.equal(saved.calibration.scores, calibration.scores)
+    assert (saved.calibration.score, saved.calibration.source) == ("nearest", "seventeen images")
+    z = torch.randn(6, 5)
+    expected = Scorer(classifier.head, head, calibration_scores=calibration.scores)(z)
+    torch.testing.assert_close(saved.scorer(z).p_value, expected.p_value)
+    torch.testing.assert_close(saved.scorer(z).posterior, expected.posterior)
+
+
+def test_an_unknown_score_of_the_calibration_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="got the score 'best', expected one of nearest"):
+        model_files._calibration({"score": "best"}, torch.rand(3))
+
+
 def test_a_model_in_other_layouts_and_dtypes(tmp_path):
     classifier = trained(FACTS).to(torch.float64).to(memory_format=torch.channels_last)
     classifier.backbone.to(torch.bfloat16)
     save_model(tmp_path, classifier, FACTS)
-    loaded, _, _ = load_model(tmp_path)
+    loaded = load_model(tmp_path).classifier
     assert_same(loaded, classifier)
 
 
@@ -111,13 +134,13 @@ def test_a_pretrained_backbone_is_loaded_without_its_own_weights(tmp_path, monke
     save_model(tmp_path, classifier, facts)
     for module, name in ((torch, "load"), (pickle, "load"), (pickle, "loads")):
         monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("a pickle was read"))
-    assert_same(load_model(tmp_path)[0], classifier)
+    assert_same(load_model(tmp_path).classifier, classifier)
 
 
 def test_tied_weights_stay_tied(tmp_path):
     facts = replace(FACTS, backbone="tests.training.networks:tied", image_size=(8, 8))
     save_model(tmp_path, trained(facts), facts)
-    backbone = load_model(tmp_path)[0].backbone
+    backbone = load_model(tmp_path).classifier.backbone
     assert backbone.first.weight is backbone.second.weight
 
 
@@ -138,7 +161,8 @@ def test_the_description_is_readable_strict_json(tmp_path):
 def test_facts_without_statistics(tmp_path):
     facts = replace(FACTS, normalization=None)
     save_model(tmp_path, trained(facts), facts)
-    loaded, got, _ = load_model(tmp_path)
+    saved = load_model(tmp_path)
+    loaded, got = saved.classifier, saved.facts
     assert got == facts
     assert loaded.preprocess is None
 
@@ -246,11 +270,11 @@ def test_saving_may_fail_at_any_moment(tmp_path, error):
                 raised
             )
         with suppress(ValueError):  # between the two renames: the run is not finished, and saves its model again
-            found = load_model(tmp_path)[0].projection.bias
+            found = load_model(tmp_path).classifier.projection.bias
             assert torch.equal(found, old.projection.bias) or torch.equal(found, new.projection.bias)
             whole += 1
         save_model(tmp_path, new, FACTS)
-        assert_same(load_model(tmp_path)[0], new)
+        assert_same(load_model(tmp_path).classifier, new)
     assert whole >= attempts - 2 > 5, "only between the renames do the two files not belong together"
 
 
@@ -262,6 +286,6 @@ def test_a_full_disk_for_real(tmp_path):
         ballast = fill(disk)
         with pytest.raises(OSError, match="saving the model failed: No space left on device"):
             save_model(disk, trained(facts), facts)
-        assert_same(load_model(disk)[0], classifier)
+        assert_same(load_model(disk).classifier, classifier)
         ballast.unlink()
         assert sorted(path.name for path in disk.iterdir()) == ["model.json", "model.safetensors"]

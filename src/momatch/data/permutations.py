@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     UNLABELED_BATCHES = 2
     CONTAMINATION = 3
     HELD_OUT = 4
+    CALIBRATION = 5
 
 
 def check_seed(seed: int) -> int:

@@ -5,7 +5,7 @@ The labelled set by seed: for each class in order, shuffle its indices with the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int64
@@ -193,6 +193,36 @@ def split_as_labeled(examples: Examples, class_names: Sequence[str], *, labeled_
     """
     rows = torch.nonzero(examples.labels != UNLABELED).flatten().tolist()
     return split_by_rows(examples, class_names, rows, labeled_in_pool=labeled_in_pool)
+
+
+def hold_out_pool(data: SemiSupervised, *, fraction: float, seed: int) -> tuple[SemiSupervised, ImageRows]:
+    """Keep a share of the pool out of training, drawn by `seed`; images whose label is shown stay.
+
+    Args:
+        data: a labelled set and a pool.
+        fraction: share of the pool, 0 to below 1.
+        seed: a non-negative integer.
+
+    Returns:
+        The data with a smaller pool, and the images taken out; as many as there are without a shown label, if those are fewer.
+    """
+    truth = data.truth
+    is_shown = (truth.origin == 0) & torch.isin(truth.row, data.labeled_rows)
+    (candidates,) = torch.nonzero(~is_shown, as_tuple=True)
+    (order,) = permutations(bit_stream(seed, Purpose.CALIBRATION), 1, len(candidates))
+    taken = candidates[torch.from_numpy(order[: round(fraction * len(truth.row))])].sort().values
+    stays = torch.ones(len(truth.row), dtype=torch.bool)
+    stays[taken] = False
+    (kept,) = torch.nonzero(stays, as_tuple=True)
+    smaller = PoolTruth(
+        labels=truth.labels[kept],
+        is_outlier=truth.is_outlier[kept],
+        origin=truth.origin[kept],
+        row=truth.row[kept],
+        origin_names=truth.origin_names,
+    )
+    pool = data.unlabeled_images
+    return replace(data, unlabeled_images=pool.select(kept), truth=smaller), pool.select(taken)
 
 
 def _split(

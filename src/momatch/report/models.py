@@ -47,7 +47,8 @@ def saved_model(directory: Path) -> Model:
         ValueError: if a file is missing, damaged, or of another kind or version.
         OSError: if it cannot be read.
     """
-    return Model(*load_model(directory))
+    saved = load_model(directory)
+    return Model(saved.classifier, saved.facts, saved.refitted_head)
 
 
 def checkpoint_model(directory: Path, config: TrainConfig, images: RunImages) -> Model:

@@ -43,7 +43,7 @@ class RunImages:
         Raises:
             ValueError: if the images do not suffice any more.
         """
-        return split_images(self.config, self.parts)
+        return split_images(self.config, self.parts)[0]
 
 
 def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:

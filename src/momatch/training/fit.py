@@ -18,7 +18,7 @@ from momatch.training.model_files import save_model
 from momatch.training.optim import learning_rate
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
-from momatch.training.refit import refit_judge, refitted_head
+from momatch.training.refit import calibration, refit_judge, refitted_head
 from momatch.training.run import Run
 from momatch.training.run_directory import RunDirectory
 from momatch.training.setup import Training, build_training, choose_device
@@ -212,5 +212,5 @@ def _finish(
     if evaluation is None and training.test is not None:
         evaluation = evaluate_classifier(average, training.test.images, training.test.labels)
     refitted = refitted_head(training, config.cutoff) if config.refit else None
-    save_model(recorder.path, average, training.facts, refitted)
+    save_model(recorder.path, average, training.facts, refitted, calibration(training, refitted))
     recorder.result(run_result(config, training, history, evaluation))

@@ -2,16 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from momatch._version import __version__
 from momatch.backbones import Normalization
 from momatch.classifier import Classifier
+from momatch.data.conversion import convert_images
+from momatch.data.rows import ImageRows
 from momatch.heads import AAGMM, HEADS, KMeans, Linear
+from momatch.outliers import Score
+from momatch.outputs import run_classifier
+from momatch.scoring import Scorer, Scores
 from momatch.training.checkpoint import explain_write_errors
 from momatch.training.durable import replace_files
 from momatch.training.tensor_files import decode, encode, read_verified
@@ -19,6 +26,7 @@ from momatch.training.tensor_files import decode, encode, read_verified
 _KIND = "momatch model"
 _WEIGHTS, _FACTS = "model.safetensors", "model.json"
 _REFITTED = "refitted_head."
+_CALIBRATION = "calibration_scores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +85,62 @@ class ModelFacts:
         return facts
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """Outlier scores of held-out inliers, among which p-values are ranked.
+
+    Attributes:
+        scores: (m,) in ascending order.
+        score: what they are, see `momatch.OutlierDetector`.
+        source: in words, which images they are of.
+    """
+
+    scores: Float[Tensor, " m"]
+    score: Score
+    source: str
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A trained classifier with all that prediction needs.
+
+    Attributes:
+        classifier: on the CPU, in evaluation mode.
+        facts: what it was built from.
+        refitted_head: the mixture in closed form for outlier scores; None where there is none.
+        calibration: for p-values; None where nothing was held out.
+    """
+
+    classifier: Classifier
+    facts: ModelFacts
+    refitted_head: nn.Module | None = None
+    calibration: Calibration | None = None
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Says of embeddings what a prediction says."""
+        head, judge, calibration = self.classifier.head, self.refitted_head, self.calibration
+        assert isinstance(head, AAGMM | KMeans | Linear), "Classifier.build takes it from HEADS"
+        assert judge is None or isinstance(judge, AAGMM | KMeans | Linear), "load_model takes it from HEADS"
+        if calibration is None:
+            return Scorer(head, judge)
+        return Scorer(head, judge, score=calibration.score, calibration_scores=calibration.scores)
+
+    def predict(self, images: UInt8[Tensor, "n C H W"] | ImageRows, *, batch_size: int = 512) -> Scores:
+        """Label, posterior, log density, distance and outlier p-value of raw images.
+
+        Args:
+            images: uint8, gray or RGB, of any size: they are brought to the model's.
+            batch_size: images a pass.
+
+        Raises:
+            ValueError: if there are no images, or they are not raw pixels.
+        """
+        fitted = convert_images(ImageRows.of(images), (self.facts.in_channels, *self.facts.image_size))
+        scores: Scores = self.scorer(run_classifier(self.classifier, fitted, batch_size=batch_size).z)
+        return scores
+
+
 def build_classifier(facts: ModelFacts, **options: Any) -> Classifier:
     """The untrained classifier that `facts` describe: what training starts from and what loading fills.
 
@@ -107,7 +171,11 @@ def build_classifier(facts: ModelFacts, **options: Any) -> Classifier:
 
 
 def save_model(
-    folder: str | Path, classifier: Classifier, facts: ModelFacts, refitted_head: nn.Module | None = None
+    folder: str | Path,
+    classifier: Classifier,
+    facts: ModelFacts,
+    refitted_head: nn.Module | None = None,
+    calibration: Calibration | None = None,
 ) -> None:
     """Save a classifier.
 
@@ -116,6 +184,7 @@ def save_model(
         classifier: with the weights to save, those of the EMA.
         facts: that it was built from.
         refitted_head: the mixture in closed form for outlier scores; one of `momatch.heads.HEADS`.
+        calibration: outlier scores of held-out inliers, for p-values.
 
     Raises:
         ValueError: if the refitted head is of no known kind, or a part of the state is no tensor.
@@ -123,20 +192,20 @@ def save_model(
     """
     folder = Path(folder)
     tensors = _state(classifier)
-    content: dict[str, Any] = {"facts": facts.to_dict(), "refitted_head": None}
+    content: dict[str, Any] = {"facts": facts.to_dict(), "refitted_head": None, "calibration": None}
     if refitted_head is not None:
         content["refitted_head"] = _head_name(refitted_head)
         tensors |= {_REFITTED + name: value for name, value in _state(refitted_head).items()}
+    if calibration is not None:
+        content["calibration"] = {"score": calibration.score, "source": calibration.source}
+        tensors[_CALIBRATION] = calibration.scores
     weights, description = encode(_KIND, tensors, content)
     with explain_write_errors("saving the model", folder):
         replace_files({folder / _WEIGHTS: weights, folder / _FACTS: description})
 
 
-def load_model(folder: str | Path) -> tuple[Classifier, ModelFacts, nn.Module | None]:
+def load_model(folder: str | Path) -> SavedModel:
     """Load what `save_model` saved, on the CPU and in evaluation mode. Random numbers of the process are left as they were.
-
-    Returns:
-        The classifier, its facts and the refitted head or None.
 
     Raises:
         ValueError: if a file is missing, damaged, of another kind or version, or does not fit the network.
@@ -146,6 +215,7 @@ def load_model(folder: str | Path) -> tuple[Classifier, ModelFacts, nn.Module | 
     content, data = read_verified(_KIND, folder / _FACTS, folder / _WEIGHTS)
     tensors = decode(data)
     facts = ModelFacts.from_dict(content["facts"])
+    calibration = _calibration(content.get("calibration"), tensors.pop(_CALIBRATION, None))
     refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
     with torch.random.fork_rng(devices=[]):
         # The weights are about to be replaced: the pretrained ones need not be there.
@@ -156,7 +226,17 @@ def load_model(folder: str | Path) -> tuple[Classifier, ModelFacts, nn.Module | 
     if head is not None:
         _fill(head, refitted, folder / _WEIGHTS)
         head.eval()
-    return classifier.eval(), facts, head
+    return SavedModel(classifier.eval(), facts, head, calibration)
+
+
+def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> Calibration | None:
+    """The calibration of a model; models of older versions have none."""
+    if content is None or scores is None:
+        return None
+    score: Any = content.get("score")
+    if score not in get_args(Score):
+        raise ValueError(f"calibration: got the score {score!r}, expected one of {', '.join(get_args(Score))}")
+    return Calibration(scores, score, str(content.get("source", "")))
 
 
 def _floats(values: Any) -> tuple[float, ...]:

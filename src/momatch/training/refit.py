@@ -1,15 +1,25 @@
-"""The mixture in closed form: each class's mean and variance over what the averaged model is sure of (docs/method.md)."""
+"""What the end of training adds to the averaged model: the mixture in closed form, and calibration (docs/method.md).
+
+The mixture is each class's mean and variance over what the averaged model is sure of.
+"""
+
+import copy
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
 from momatch.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.heads import GaussianMixtureHead
+from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
+from momatch.scoring import Scorer
+from momatch.training.model_files import Calibration
 from momatch.training.setup import Training
 
 #: So many images of the pool are enough for means and variances, and take a bounded time.
 POOL_SAMPLES = 10_000
+#: So many calibration images give p-values to four digits.
+CALIBRATION_SAMPLES = 10_000
 
 
 def refitted_head(training: Training, cutoff: float) -> GaussianMixtureHead | None:
@@ -20,6 +30,25 @@ def refitted_head(training: Training, cutoff: float) -> GaussianMixtureHead | No
     outputs, labels = _outputs(training)
     positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
     return refit_head(average.head, outputs.z[positions], classes)
+
+
+def calibration(training: Training, refitted: GaussianMixtureHead | None) -> Calibration | None:
+    """Outlier scores of images that were not trained on, by the refitted mixture where there is one; None without images.
+
+    Args:
+        training: finished.
+        refitted: what `refitted_head` gave.
+    """
+    images = training.calibration.images
+    if len(images) == 0:
+        return None
+    average = training.step.average.classifier
+    judge = average.head if refitted is None else refitted
+    assert isinstance(judge, AAGMM | KMeans | Linear), "the config names no other"
+    z = run_classifier(average, images.select(_even_rows(len(images), CALIBRATION_SAMPLES))).z
+    # Outputs are on the CPU, and the model that is saved must stay where it is.
+    scorer = Scorer(copy.deepcopy(judge).cpu()).calibrate(z)
+    return Calibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
 
 
 def refit_judge(training: Training, cutoff: float) -> None:
@@ -34,9 +63,14 @@ def _outputs(training: Training) -> tuple[Outputs, Tensor]:
     """What the averaged model says about the labelled set and an even share of the pool, and the labels it may know."""
     data, average = training.data, training.step.average.classifier
     pool = data.unlabeled_images
-    rows = torch.arange(0, len(pool), max(1, -(-len(pool) // POOL_SAMPLES)))
+    rows = _even_rows(len(pool), POOL_SAMPLES)
     parts = [run_classifier(average, data.labeled_images)]
     if len(rows):
         parts.append(run_classifier(average, pool.select(rows)))
     outputs = Outputs(torch.cat([part.z for part in parts]), torch.cat([part.log_joint for part in parts]))
     return outputs, torch.cat([data.labels, torch.full((len(rows),), UNLABELED)])
+
+
+def _even_rows(count: int, at_most: int) -> Int64[Tensor, " n"]:
+    """Every so many-th row, `at_most` of them."""
+    return torch.arange(0, count, max(1, -(-count // at_most)))

@@ -5,11 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from jaxtyping import UInt8
+from torch import Tensor, nn
 
 from momatch.classifier import Classifier
 from momatch.config import TrainConfig
-from momatch.training.model_files import ModelFacts, load_model
+from momatch.data.rows import ImageRows
+from momatch.scoring import Scores
+from momatch.training.model_files import ModelFacts, SavedModel, load_model
 from momatch.training.run_directory import RunDirectory
 
 
@@ -60,7 +63,7 @@ class Run:
         Raises:
             ValueError: if the run is not finished, or its model is damaged.
         """
-        return self._model[0]
+        return self.model.classifier
 
     @property
     def facts(self) -> ModelFacts:
@@ -69,7 +72,7 @@ class Run:
         Raises:
             ValueError: as `classifier`.
         """
-        return self._model[1]
+        return self.model.facts
 
     @property
     def refitted_head(self) -> nn.Module | None:
@@ -78,7 +81,7 @@ class Run:
         Raises:
             ValueError: as `classifier`.
         """
-        return self._model[2]
+        return self.model.refitted_head
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -89,8 +92,21 @@ class Run:
         """
         return self.facts.class_names
 
+    def predict(self, images: UInt8[Tensor, "n C H W"] | ImageRows, *, batch_size: int = 512) -> Scores:
+        """Label, posterior, log density, distance and outlier p-value of raw images of any size.
+
+        Raises:
+            ValueError: as `classifier`, or if the images are not raw pixels.
+        """
+        return self.model.predict(images, batch_size=batch_size)
+
     @cached_property
-    def _model(self) -> tuple[Classifier, ModelFacts, nn.Module | None]:
+    def model(self) -> SavedModel:
+        """The classifier with all that prediction needs.
+
+        Raises:
+            ValueError: as `classifier`.
+        """
         if self.result is None:
             raise ValueError(
                 f"{self.directory}: the run is not finished, so there is no model yet; "

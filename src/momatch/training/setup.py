@@ -29,7 +29,7 @@ from momatch.training.model_files import ModelFacts, build_classifier
 from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
 from momatch.training.optim import build_optimizer
 from momatch.training.processes import Processes
-from momatch.training.sources import load_images, part_classes, split_images
+from momatch.training.sources import CalibrationImages, load_images, part_classes, split_images
 from momatch.training.step import StepOptions, TrainStep
 
 #: About so many images of each set enter the digest of the data.
@@ -44,6 +44,7 @@ class Training:
         dataset: name of where the images came from.
         parts: its classes, known and held out.
         data: the labelled set and the pool.
+        calibration: images kept out of both, for outlier p-values.
         stream: batches of them.
         step: trains on one batch; holds classifier, average, objective and optimiser.
         facts: what the classifier is built from.
@@ -52,6 +53,7 @@ class Training:
     dataset: str
     parts: HeldOut
     data: SemiSupervised
+    calibration: CalibrationImages
     stream: BatchStream
     step: TrainStep
     facts: ModelFacts
@@ -108,7 +110,7 @@ def build_training(
             progress=config.progress,
         )
     parts = part_classes(dataset, config.held_out_classes)
-    data = split_images(config, parts)
+    data, calibration = split_images(config, parts)
     if len(data.unlabeled_images) == 0 and config.policy != "supervised":
         raise ValueError(
             f"labeled_in_pool: got False and a label for every image, so the pool is empty, expected images for policy "
@@ -135,7 +137,7 @@ def build_training(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    return Training(dataset.name, parts, data, stream, step, facts)
+    return Training(dataset.name, parts, data, calibration, stream, step, facts)
 
 
 def known_truth(truth: PoolTruth) -> Int64[Tensor, " N_u"]:

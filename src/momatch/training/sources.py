@@ -1,14 +1,31 @@
 """From a config to the images of a run: loaded, parted into known and held-out classes, split into labelled set and pool."""
 
+from dataclasses import dataclass
+
 from momatch.config import TrainConfig
 from momatch.data.contaminate import HeldOut, contaminate, hold_out_classes
 from momatch.data.dataset import Dataset
 from momatch.data.load import load_dataset
-from momatch.data.rows import Examples
-from momatch.data.splits import SemiSupervised, split_as_labeled, split_by_seed
+from momatch.data.rows import Examples, ImageRows
+from momatch.data.splits import SemiSupervised, hold_out_pool, split_as_labeled, split_by_seed
 
 #: What the images of held-out classes are called among outliers.
 HELD_OUT = "held-out classes"
+#: Share of the pool that is kept out of training for calibration, where there are no test images.
+POOL_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class CalibrationImages:
+    """Images that were not trained on, for outlier p-values.
+
+    Attributes:
+        images: none where nothing could be held out.
+        source: what they are, in words.
+    """
+
+    images: ImageRows
+    source: str
 
 
 def load_images(
@@ -61,8 +78,8 @@ def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
         raise ValueError(f"held_out_{error}") from error
 
 
-def split_images(config: TrainConfig, parts: HeldOut) -> SemiSupervised:
-    """The labelled set and the pool as the config says.
+def split_images(config: TrainConfig, parts: HeldOut) -> tuple[SemiSupervised, CalibrationImages]:
+    """The labelled set and the pool as the config says, and the images kept out of both for calibration.
 
     Raises:
         ValueError: if the images do not suffice.
@@ -78,7 +95,23 @@ def split_images(config: TrainConfig, parts: HeldOut) -> SemiSupervised:
             labeled_in_pool=config.labeled_in_pool,
         )
     strangers = len(parts.unknown_train)
-    if not config.held_out_in_pool or strangers == 0:
-        return data
-    share = strangers / (strangers + len(data.unlabeled_images))
-    return contaminate(data, parts.unknown_train.images, fraction=share, seed=config.seed, name=HELD_OUT)
+    if config.held_out_in_pool and strangers:
+        share = strangers / (strangers + len(data.unlabeled_images))
+        data = contaminate(data, parts.unknown_train.images, fraction=share, seed=config.seed, name=HELD_OUT)
+    return _hold_out_calibration(config, data, parts.test)
+
+
+def _hold_out_calibration(
+    config: TrainConfig, data: SemiSupervised, test: Examples | None
+) -> tuple[SemiSupervised, CalibrationImages]:
+    fraction = config.calibration_fraction
+    if not fraction and test is not None and len(test):
+        return data, CalibrationImages(test.images, f"{len(test):,} test images")
+    fraction = POOL_SHARE if fraction is None else fraction
+    smaller, images = hold_out_pool(data, fraction=fraction, seed=config.seed)
+    if fraction and len(images) == 0 and config.calibration_fraction is not None:
+        raise ValueError(
+            f"calibration_fraction: got {fraction} of a pool of {len(data.unlabeled_images)} images without a single one that "
+            "could be kept out, expected a larger fraction or more unlabelled images; 0 keeps none out, and gives no p-values"
+        )
+    return smaller, CalibrationImages(images, f"{len(images):,} images of the pool, kept out of training")
