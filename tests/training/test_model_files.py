@@ -11,7 +11,9 @@ from torch import nn
 from momatch.heads import AAGMM, HEADS, KMeans, Linear
 from momatch.scoring import Scorer
 from momatch.training import model_files
-from momatch.training.model_files import Calibration, ModelFacts, build_classifier, load_model, save_model
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier, load_model, save_model
+from momatch.training.saved_model import Calibration
 from tests.training.faults import CHANGING, WRITING, Killed, every_moment, fill, no_space, small_disk
 
 FACTS = ModelFacts(

@@ -12,8 +12,10 @@ from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.rows import ImageRows
 from momatch.scoring import Scores
-from momatch.training.model_files import ModelFacts, SavedModel, load_model
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import load_model
 from momatch.training.run_directory import RunDirectory
+from momatch.training.saved_model import SavedModel
 
 
 class Run:
