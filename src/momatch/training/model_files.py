@@ -1,4 +1,7 @@
-"""A trained classifier on disk: model.safetensors (weights) and model.json (what they belong to, checksums). No pickle."""
+"""A trained classifier on disk: model.safetensors (weights), model.json (what they belong to, checksums), README.md (the card).
+
+No pickle.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +14,13 @@ from momatch.classifier import Classifier
 from momatch.heads import AAGMM, HEADS, KMeans, Linear
 from momatch.outliers import Score
 from momatch.training.checkpoint import explain_write_errors
-from momatch.training.durable import replace_files
+from momatch.training.durable import finite, read_object, replace_files
+from momatch.training.model_card import CARD, may_replace, model_card
 from momatch.training.model_facts import ModelFacts
+from momatch.training.run_config import is_run
 from momatch.training.saved_model import Calibration, SavedModel
 from momatch.training.tensor_files import decode, encode, read_verified
+from momatch.training.versions import versions
 
 _KIND = "momatch model"
 _WEIGHTS, _FACTS = "model.safetensors", "model.json"
@@ -57,8 +63,12 @@ def save_model(
     facts: ModelFacts,
     refitted_head: nn.Module | None = None,
     calibration: Calibration | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    figures: Mapping[str, Any] | None = None,
+    card_entries: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save a classifier.
+    """Save a classifier with its card.
 
     Args:
         folder: the run's directory.
@@ -66,6 +76,9 @@ def save_model(
         facts: that it was built from.
         refitted_head: the mixture in closed form for outlier scores; one of `momatch.heads.HEADS`.
         calibration: outlier scores of held-out inliers, for p-values.
+        settings: that it was trained with.
+        figures: what the training came to.
+        card_entries: for the head of the card. A README.md that is no card as momatch wrote it stays as it is.
 
     Raises:
         ValueError: if the refitted head is of no known kind, or a part of the state is no tensor.
@@ -80,9 +93,66 @@ def save_model(
     if calibration is not None:
         content["calibration"] = {"score": calibration.score, "source": calibration.source}
         tensors[_CALIBRATION] = calibration.scores
+    figures = finite(figures)
+    content |= {"settings": settings, "figures": figures, "versions": versions()}
     weights, description = encode(_KIND, tensors, content)
+    files = {folder / _WEIGHTS: weights, folder / _FACTS: description}
+    if may_replace(folder / CARD):
+        saved = SavedModel(classifier, facts, refitted_head, calibration, settings, figures)
+        files[folder / CARD] = model_card(saved, card_entries or {}).encode(errors="backslashreplace")
     with explain_write_errors("saving the model", folder):
-        replace_files({folder / _WEIGHTS: weights, folder / _FACTS: description})
+        replace_files(files)
+
+
+def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, Any] | None = None) -> None:
+    """Save a loaded model in a folder of its own, which may hold other things, but neither a run nor another library's model.
+
+    Args:
+        folder: made where it is missing.
+        model: to save.
+        card_entries: as for `save_model`.
+
+    Raises:
+        ValueError: if the folder holds a run, or files of the same names that are no model of momatch; or as `save_model`.
+        OSError: if it cannot be written; a model that was there is then intact.
+    """
+    check_model_folder(folder)
+    with explain_write_errors("making the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    save_model(
+        folder,
+        model.classifier,
+        model.facts,
+        model.refitted_head,
+        model.calibration,
+        settings=model.settings,
+        figures=model.figures,
+        card_entries=card_entries,
+    )
+
+
+def check_model_folder(folder: Path) -> bool:
+    """Whether there is a model of momatch in `folder`, into which a model is to be saved.
+
+    Raises:
+        ValueError: if it is no folder, or what is there must not be replaced.
+        OSError: if it cannot be read.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: got a file, expected a folder or nothing")
+    if _holds_run(folder):
+        raise ValueError(f"{folder}: got the directory of a run, expected a folder of its own for the model")
+    there = [name for name in (_WEIGHTS, _FACTS) if (folder / name).exists()]
+    if there and (read_object(folder / _FACTS) or {}).get("format") != _KIND:
+        raise ValueError(f"{folder}: got a {there[0]} that is no model of momatch, expected another folder")
+    return bool(there)
+
+
+def _holds_run(folder: Path) -> bool:
+    try:
+        return is_run(folder)
+    except ValueError:  # another library's config.json
+        return False
 
 
 def load_model(folder: str | Path) -> SavedModel:
@@ -107,7 +177,15 @@ def load_model(folder: str | Path) -> SavedModel:
     if head is not None:
         _fill(head, refitted, folder / _WEIGHTS)
         head.eval()
-    return SavedModel(classifier.eval(), facts, head, calibration)
+    return SavedModel(
+        classifier.eval(), facts, head, calibration, _object(content, "settings"), _object(content, "figures")
+    )
+
+
+def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """An entry that models of older versions do not have."""
+    value = content.get(key)
+    return value if isinstance(value, dict) else None
 
 
 def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> Calibration | None:
