@@ -33,7 +33,7 @@ def made_up_images(facts: ModelFacts, *, seed: int = 0) -> UInt8[Tensor, "n C H 
 
 
 def own_images(run: Run) -> UInt8[Tensor, "n C H W"] | None:
-    """Some images of the run's dataset, test images where there are any; None where it is not at hand. Nothing is downloaded."""
+    """Some images of the run's dataset, test images if there are any; None where it is not at hand. Nothing is downloaded."""
     config, facts = run.config, run.facts
     try:
         with warnings.catch_warnings():

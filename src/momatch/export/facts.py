@@ -1,5 +1,6 @@
 """What goes with a graph so that its numbers can be read: class names, the shape of images, what p-values rank."""
 
+import json
 from typing import Any
 
 from momatch.training.saved_model import SavedModel
@@ -7,8 +8,6 @@ from momatch.training.saved_model import SavedModel
 
 def description(model: SavedModel) -> dict[str, str]:
     """Text by key: what ONNX calls metadata. Lists are JSON."""
-    import json
-
     facts, calibration = model.facts, model.calibration
     C, (H, W) = facts.in_channels, facts.image_size
     values: dict[str, Any] = {

@@ -75,6 +75,10 @@ def export_model(
     check_target(path, overwrite=overwrite)
     checked = made_up_images(model.facts)
     if images is not None:
+        if images.shape[1:] != checked.shape[1:]:
+            raise ValueError(
+                f"images: got shape {tuple(images.shape)}, expected (n, {', '.join(map(str, checked.shape[1:]))})"
+            )
         checked = torch.cat([images, checked])
     # What the model itself refuses it refuses in its own words, not in those of a tracer.
     model.predict(checked[:1])

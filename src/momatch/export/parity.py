@@ -1,7 +1,7 @@
 """Does a graph say what the model says? Compared on images, output by output (docs/export.md, "What is checked").
 
-- posterior, log density, distance: |got - expected| <= 1e-4 (1 + |expected|). The posterior is a softmax of log joints, and what
-  float32 rounds away of those moves it by as much: 4 eps |log joint| is allowed on top.
+- posterior, log density, distance: |got - expected| <= 1e-4 (1 + |expected|). The posterior is a softmax of log joints, and
+  what float32 rounds away of those moves it by as much: 4 eps |log joint| is allowed on top.
 - label: the same, or a class whose posterior is the largest but for twice that tolerance.
 - p-value: between those of an outlier score that is larger and of one that is smaller by 1e-4 (1 + |score|).
 - NaN and infinities: in the same places.
@@ -113,8 +113,8 @@ class _Bounds:
         if not bool(fits.all()):
             row = int((~fits).nonzero()[0])
             raise ParityError(
-                f"{name}: the graph and the model differ for {int((~fits).sum())} of {len(got)} images, beyond {TOLERANCE}; for one "
-                f"the graph gives {got[row].tolist()}, expected {self.value[row].tolist()}"
+                f"{name}: the graph and the model differ for {int((~fits).sum())} of {len(got)} images, beyond {TOLERANCE}; "
+                f"for one the graph gives {got[row].tolist()}, expected {self.value[row].tolist()}"
             )
 
 
@@ -147,7 +147,8 @@ def _p_values(scorer: Scorer, z: Tensor) -> tuple[Float[Tensor, " n"], Float[Ten
     low, high = (
         (1.0 + len(ordered) - count_below(ordered, value)) / (1.0 + len(ordered)) for value in (larger, smaller)
     )
-    return low - TOLERANCE**2, high + TOLERANCE**2
+    # A p-value is a quotient that is rounded.
+    return low - 1e-6, high + 1e-6
 
 
 def _parts(images: Tensor) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""A model as a program of torch.export (.pt2): runs in PyTorch without this library, and is what AOTInductor and ExecuTorch take."""
+"""A model as a program of torch.export (.pt2): runs in PyTorch without this library; what AOTInductor and ExecuTorch take."""
 
 import io
 import json

@@ -17,7 +17,7 @@ from momatch.training.checkpoint import explain_write_errors
 from momatch.training.durable import finite, read_object, replace_files
 from momatch.training.model_card import CARD, may_replace, model_card
 from momatch.training.model_facts import ModelFacts
-from momatch.training.run_config import is_run
+from momatch.training.run_config import holds_run
 from momatch.training.saved_model import Calibration, SavedModel
 from momatch.training.tensor_files import decode, encode, read_verified
 from momatch.training.versions import versions
@@ -140,19 +140,12 @@ def check_model_folder(folder: Path) -> bool:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: got a file, expected a folder or nothing")
-    if _holds_run(folder):
+    if holds_run(folder):
         raise ValueError(f"{folder}: got the directory of a run, expected a folder of its own for the model")
     there = [name for name in (_WEIGHTS, _FACTS) if (folder / name).exists()]
     if there and (read_object(folder / _FACTS) or {}).get("format") != _KIND:
         raise ValueError(f"{folder}: got a {there[0]} that is no model of momatch, expected another folder")
     return bool(there)
-
-
-def _holds_run(folder: Path) -> bool:
-    try:
-        return is_run(folder)
-    except ValueError:  # another library's config.json
-        return False
 
 
 def load_model(folder: str | Path) -> SavedModel:
