@@ -1,5 +1,6 @@
 """Graphs of models: what they say is what the model says, for any number of images; and what differs is not written."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -206,9 +207,39 @@ def test_rounding_is_no_difference(model, name, change):
 
 def test_at_a_calibration_score_one_rank_may_differ(model):
     images = random_images(model.facts, 60, seed=0)[:30]  # those of the calibration
-    compare(model, tampered(model, "p_value", lambda p: p - 1 / 31), images)
+    with torch.no_grad():
+        detector = model.scorer.detector
+        scores, ordered = detector.score(model.classifier.embed(images)), detector.calibration_scores
+    for shift in (-1e-5, 1e-5):
+        p_values = iter(torch.tensor([(1 + int((ordered >= one + shift).sum())) / 31 for one in scores]))
+        compare(
+            model,
+            tampered(model, "p_value", lambda p, p_values=p_values: torch.stack([next(p_values) for _ in p])),
+            images,
+        )
     with pytest.raises(ParityError, match=r"^p_value: .* differ for 1 of 1 images"):
         compare(model, tampered(model, "p_value", lambda p: p - 2 / 31), images)
+
+
+def test_what_float32_cannot_tell_apart_is_no_difference():
+    """Narrow clusters far from the origin: their densities in float32 are off by more than the tolerance."""
+    model = small_model(class_names=tuple(map(str, range(40))), calibrated=0)
+    with torch.no_grad():
+        model.classifier.projection.bias += 100.0
+        for head in (model.classifier.head, model.refitted_head):
+            head.centers += 100.0
+        model.refitted_head.centers[0] += 1000.0
+        model.refitted_head.log_variances -= 6.0
+    images = random_images(model.facts, 30)
+    exact = copy.deepcopy(Graph(model)).double()(images)[2].detach()
+    rounded = model.predict(images).log_density
+    off = float(((rounded - exact).abs() / (1 + exact.abs())).max())
+    assert off > 1e-4
+    other = compare(model, tampered(model, "log_density", lambda p: p + 2 * off * (1 + p.abs())), images)
+    assert other.rounding["log_density"] == pytest.approx(off, rel=0.5)
+    assert "float64" in str(other)
+    with pytest.raises(ParityError, match="log_density"):
+        compare(model, tampered(model, "log_density", lambda p: p + (2.5e-4 + 2.5 * off) * (1 + p.abs())), images)
 
 
 def test_a_class_that_shares_the_largest_posterior_may_be_named(model):
