@@ -11,7 +11,7 @@ import pytest
 import momatch
 
 PUBLIC_NAMES = {
-    "TrainConfig", "fit", "Run", "evaluate_run", "report_run",
+    "TrainConfig", "fit", "Run", "evaluate_run", "report_run", "SavedModel", "export_model",
     "AAGMM", "KMeans", "Linear", "log_posterior", "log_density",
     "MomentConstraint", "MMDConstraint", "KLConstraint",
     "OutlierDetector", "benjamini_hochberg",

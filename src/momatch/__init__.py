@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from momatch.data.splits import split_by_rows as split_by_rows
     from momatch.data.splits import split_by_seed as split_by_seed
     from momatch.data.torch_dataset import from_torch_dataset as from_torch_dataset
+    from momatch.export import export_model as export_model
     from momatch.heads import AAGMM as AAGMM
     from momatch.heads import KMeans as KMeans
     from momatch.heads import Linear as Linear
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from momatch.run_evaluation import evaluate_run as evaluate_run
     from momatch.training.fit import fit as fit
     from momatch.training.run import Run as Run
+    from momatch.training.saved_model import SavedModel as SavedModel
 
 #: Public name -> the module that defines it. The type checker reads the block above; a test keeps the two equal.
 _HOME = {
@@ -67,6 +69,7 @@ _HOME = {
     "split_by_rows": "data.splits",
     "split_by_seed": "data.splits",
     "from_torch_dataset": "data.torch_dataset",
+    "export_model": "export",
     "AAGMM": "heads",
     "KMeans": "heads",
     "Linear": "heads",
@@ -84,6 +87,7 @@ _HOME = {
     "evaluate_run": "run_evaluation",
     "fit": "training.fit",
     "Run": "training.run",
+    "SavedModel": "training.saved_model",
 }
 
 __all__ = [*_HOME]

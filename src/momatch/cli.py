@@ -46,6 +46,13 @@ def _report(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _export(argv: Sequence[str]) -> int:
+    """Write a trained model as one ONNX graph, or as a folder with its card."""
+    from momatch.commands.export import main as run
+
+    return run(argv)
+
+
 #: Subcommand -> what it does with the arguments that follow; the docstring is its help.
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
@@ -53,6 +60,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "evaluate": _evaluate,
     "sweep": _sweep,
     "report": _report,
+    "export": _export,
 }
 
 

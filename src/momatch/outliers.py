@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from momatch.heads import AAGMM, KMeans, Linear, log_density
+from momatch.ranks import count_below
 from momatch.validation import check_embeddings, check_fraction, is_readable
 
 Score = Literal["nearest", "assigned", "farthest", "density"]
@@ -191,7 +192,7 @@ class OutlierDetector(nn.Module):
         m = self.calibration_scores.numel()
         if m == 0:
             raise ValueError("p_value: got no calibration scores, expected calibrate(z) with held-out inliers first")
-        below = torch.searchsorted(self.calibration_scores, self.score(z).to(self.calibration_scores.dtype))
+        below = count_below(self.calibration_scores, self.score(z).to(self.calibration_scores.dtype))
         return (1.0 + (m - below)) / (m + 1.0)
 
     def select_outliers(self, z: Float[Tensor, "n D"], *, fdr: float) -> Bool[Tensor, " n"]:

@@ -14,7 +14,7 @@ from momatch.data.dataset import Dataset, Split
 from momatch.data.load import BY_EXTENSION, BY_NAME
 from momatch.data.rows import Examples, ImageRows
 from momatch.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
-from momatch.training.model_files import ModelFacts
+from momatch.training.model_facts import ModelFacts
 from momatch.training.run import Run
 from momatch.training.sources import HELD_OUT, load_images, part_classes
 

@@ -11,7 +11,9 @@ from torch import nn
 from momatch.heads import AAGMM, HEADS, KMeans, Linear
 from momatch.scoring import Scorer
 from momatch.training import model_files
-from momatch.training.model_files import Calibration, ModelFacts, build_classifier, load_model, save_model
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier, load_model, save_model
+from momatch.training.saved_model import Calibration
 from tests.training.faults import CHANGING, WRITING, Killed, every_moment, fill, no_space, small_disk
 
 FACTS = ModelFacts(
@@ -155,7 +157,7 @@ def test_the_description_is_readable_strict_json(tmp_path):
     assert content["facts"]["normalization"] == [[0.1 + 0.2], [1 / 3]]
     assert content["facts"]["created_by"].startswith("momatch ")
     assert text.count("\n") > 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "model.json", "model.safetensors"]
 
 
 def test_facts_without_statistics(tmp_path):
@@ -288,4 +290,4 @@ def test_a_full_disk_for_real(tmp_path):
             save_model(disk, trained(facts), facts)
         assert_same(load_model(disk).classifier, classifier)
         ballast.unlink()
-        assert sorted(path.name for path in disk.iterdir()) == ["model.json", "model.safetensors"]
+        assert sorted(path.name for path in disk.iterdir()) == ["README.md", "model.json", "model.safetensors"]

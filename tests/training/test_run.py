@@ -3,7 +3,8 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.heads import AAGMM
-from momatch.training.model_files import ModelFacts, build_classifier, save_model
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier, save_model
 from momatch.training.run import Run
 from momatch.training.run_directory import RunDirectory
 

@@ -10,7 +10,8 @@ from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.report.run_images import RunImages
 from momatch.training.checkpoint import FOLDER, load_newest
-from momatch.training.model_files import ModelFacts, load_model
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import load_model
 from momatch.training.refit import refitted_head
 from momatch.training.setup import build_training
 from momatch.training.state import restore

@@ -16,7 +16,7 @@ from momatch.data.report import DataError, DataWarning
 from momatch.data.rows import ImageRows
 from momatch.data.splits import SemiSupervised
 from momatch.run_evaluation import fitted, size_of_files
-from momatch.training.model_files import ModelFacts
+from momatch.training.model_facts import ModelFacts
 from momatch.training.sources import load_images, part_classes, split_images
 
 

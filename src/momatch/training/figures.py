@@ -1,15 +1,12 @@
 """Figures of a run: what a log interval came to, what the whole run came to, and when it is no use going on."""
 
 import math
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from momatch._version import __version__
 from momatch.config import TrainConfig
 from momatch.evaluate import Evaluation
 from momatch.heads import AAGMM, KMeans, Linear
@@ -17,6 +14,7 @@ from momatch.training.checkpoint import FOLDER, last_good
 from momatch.training.setup import Training
 from momatch.training.state import History
 from momatch.training.step import METRICS, TrainStep
+from momatch.training.versions import versions
 
 _LOSSES = METRICS[: METRICS.index("utilisation")]
 _GOOD = METRICS.index("good_steps")
@@ -114,12 +112,7 @@ def run_result(
         "device": training.step.device.type,
         "processes": training.step.processes.world_size,
         "threads": torch.get_num_threads(),
-        "versions": {
-            "momatch": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
 
 

@@ -21,6 +21,7 @@ from momatch.training.recorder import Recorder
 from momatch.training.refit import calibration, refit_judge, refitted_head
 from momatch.training.run import Run
 from momatch.training.run_directory import RunDirectory
+from momatch.training.saved_model import model_settings
 from momatch.training.setup import Training, build_training, choose_device
 from momatch.training.signals import Interrupted, StopSignals
 from momatch.training.state import History, restore
@@ -212,5 +213,14 @@ def _finish(
     if evaluation is None and training.test is not None:
         evaluation = evaluate_classifier(average, training.test.images, training.test.labels)
     refitted = refitted_head(training, config.cutoff) if config.refit else None
-    save_model(recorder.path, average, training.facts, refitted, calibration(training, refitted))
-    recorder.result(run_result(config, training, history, evaluation))
+    result = run_result(config, training, history, evaluation)
+    save_model(
+        recorder.path,
+        average,
+        training.facts,
+        refitted,
+        calibration(training, refitted),
+        settings=model_settings(config, training.facts),
+        figures=result,
+    )
+    recorder.result(result)

@@ -1,144 +1,31 @@
-"""A trained classifier on disk: model.safetensors (weights) and model.json (what they belong to, checksums). No pickle."""
+"""A trained classifier on disk: model.safetensors (weights), model.json (what they belong to, checksums), README.md (the card).
+
+No pickle.
+"""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from momatch._version import __version__
-from momatch.backbones import Normalization
 from momatch.classifier import Classifier
-from momatch.data.conversion import convert_images
-from momatch.data.rows import ImageRows
 from momatch.heads import AAGMM, HEADS, KMeans, Linear
 from momatch.outliers import Score
-from momatch.outputs import run_classifier
-from momatch.scoring import Scorer, Scores
 from momatch.training.checkpoint import explain_write_errors
-from momatch.training.durable import replace_files
+from momatch.training.durable import finite, read_object, replace_files
+from momatch.training.model_card import CARD, may_replace, model_card
+from momatch.training.model_facts import ModelFacts
+from momatch.training.run_config import holds_run
+from momatch.training.saved_model import Calibration, SavedModel
 from momatch.training.tensor_files import decode, encode, read_verified
+from momatch.training.versions import versions
 
 _KIND = "momatch model"
 _WEIGHTS, _FACTS = "model.safetensors", "model.json"
 _REFITTED = "refitted_head."
 _CALIBRATION = "calibration_scores"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """What it takes to build a classifier, and where it comes from.
-
-    Attributes:
-        backbone: a name or ``package.module:factory``.
-        backbone_variant: "default", or what the Wide ResNets take as their `variant`.
-        head: a key of `momatch.heads.HEADS`.
-        embedding_dim: as for `Classifier.build`; 0 for the backbone's own features.
-        class_names: label k is ``class_names[k]``.
-        in_channels: of the images.
-        image_size: height and width.
-        normalization: (mean, std) of the dataset's pixels scaled to 0-1, or None.
-        dataset: that it was trained on.
-        created_by: the program and its version.
-    """
-
-    backbone: str
-    backbone_variant: str = "default"
-    head: str
-    embedding_dim: int
-    class_names: tuple[str, ...]
-    in_channels: int
-    image_size: tuple[int, int]
-    normalization: Normalization | None
-    dataset: str
-    created_by: str = f"momatch {__version__}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All facts as plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelFacts":
-        """The facts that `to_dict` gave, also after a journey through JSON.
-
-        Raises:
-            ValueError: if a fact is missing, unknown or of the wrong type.
-        """
-        try:
-            height, width = values["image_size"]
-            statistics = values["normalization"]
-            mean, std = ((), ()) if statistics is None else statistics
-            facts = cls(
-                **{
-                    **values,
-                    "class_names": tuple(str(name) for name in values["class_names"]),
-                    "image_size": (int(height), int(width)),
-                    "normalization": None if statistics is None else (_floats(mean), _floats(std)),
-                }
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"model facts: got {dict(values)}, expected those of a model ({error})") from error
-        return facts
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Outlier scores of held-out inliers, among which p-values are ranked.
-
-    Attributes:
-        scores: (m,) in ascending order.
-        score: what they are, see `momatch.OutlierDetector`.
-        source: in words, which images they are of.
-    """
-
-    scores: Float[Tensor, " m"]
-    score: Score
-    source: str
-
-
-@dataclass(frozen=True)
-class SavedModel:
-    """A trained classifier with all that prediction needs.
-
-    Attributes:
-        classifier: on the CPU, in evaluation mode.
-        facts: what it was built from.
-        refitted_head: the mixture in closed form for outlier scores; None where there is none.
-        calibration: for p-values; None where nothing was held out.
-    """
-
-    classifier: Classifier
-    facts: ModelFacts
-    refitted_head: nn.Module | None = None
-    calibration: Calibration | None = None
-
-    @cached_property
-    def scorer(self) -> Scorer:
-        """Says of embeddings what a prediction says."""
-        head, judge, calibration = self.classifier.head, self.refitted_head, self.calibration
-        assert isinstance(head, AAGMM | KMeans | Linear), "Classifier.build takes it from HEADS"
-        assert judge is None or isinstance(judge, AAGMM | KMeans | Linear), "load_model takes it from HEADS"
-        if calibration is None:
-            return Scorer(head, judge)
-        return Scorer(head, judge, score=calibration.score, calibration_scores=calibration.scores)
-
-    def predict(self, images: UInt8[Tensor, "n C H W"] | ImageRows, *, batch_size: int = 512) -> Scores:
-        """Label, posterior, log density, distance and outlier p-value of raw images.
-
-        Args:
-            images: uint8, gray or RGB, of any size: they are brought to the model's.
-            batch_size: images a pass.
-
-        Raises:
-            ValueError: if there are no images, or they are not raw pixels.
-        """
-        fitted = convert_images(ImageRows.of(images), (self.facts.in_channels, *self.facts.image_size))
-        scores: Scores = self.scorer(run_classifier(self.classifier, fitted, batch_size=batch_size).z)
-        return scores
 
 
 def build_classifier(facts: ModelFacts, **options: Any) -> Classifier:
@@ -176,8 +63,12 @@ def save_model(
     facts: ModelFacts,
     refitted_head: nn.Module | None = None,
     calibration: Calibration | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    figures: Mapping[str, Any] | None = None,
+    card_entries: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save a classifier.
+    """Save a classifier with its card.
 
     Args:
         folder: the run's directory.
@@ -185,6 +76,9 @@ def save_model(
         facts: that it was built from.
         refitted_head: the mixture in closed form for outlier scores; one of `momatch.heads.HEADS`.
         calibration: outlier scores of held-out inliers, for p-values.
+        settings: that it was trained with.
+        figures: what the training came to.
+        card_entries: for the head of the card. A README.md that is no card as momatch wrote it stays as it is.
 
     Raises:
         ValueError: if the refitted head is of no known kind, or a part of the state is no tensor.
@@ -199,9 +93,59 @@ def save_model(
     if calibration is not None:
         content["calibration"] = {"score": calibration.score, "source": calibration.source}
         tensors[_CALIBRATION] = calibration.scores
+    figures = finite(figures)
+    content |= {"settings": settings, "figures": figures, "versions": versions()}
     weights, description = encode(_KIND, tensors, content)
+    files = {folder / _WEIGHTS: weights, folder / _FACTS: description}
+    if may_replace(folder / CARD):
+        saved = SavedModel(classifier, facts, refitted_head, calibration, settings, figures)
+        files[folder / CARD] = model_card(saved, card_entries or {}).encode(errors="backslashreplace")
     with explain_write_errors("saving the model", folder):
-        replace_files({folder / _WEIGHTS: weights, folder / _FACTS: description})
+        replace_files(files)
+
+
+def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, Any] | None = None) -> None:
+    """Save a loaded model in a folder of its own, which may hold other things, but neither a run nor another library's model.
+
+    Args:
+        folder: made where it is missing.
+        model: to save.
+        card_entries: as for `save_model`.
+
+    Raises:
+        ValueError: if the folder holds a run, or files of the same names that are no model of momatch; or as `save_model`.
+        OSError: if it cannot be written; a model that was there is then intact.
+    """
+    check_model_folder(folder)
+    with explain_write_errors("making the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    save_model(
+        folder,
+        model.classifier,
+        model.facts,
+        model.refitted_head,
+        model.calibration,
+        settings=model.settings,
+        figures=model.figures,
+        card_entries=card_entries,
+    )
+
+
+def check_model_folder(folder: Path) -> bool:
+    """Whether there is a model of momatch in `folder`, into which a model is to be saved.
+
+    Raises:
+        ValueError: if it is no folder, or what is there must not be replaced.
+        OSError: if it cannot be read.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: got a file, expected a folder or nothing")
+    if holds_run(folder):
+        raise ValueError(f"{folder}: got the directory of a run, expected a folder of its own for the model")
+    there = [name for name in (_WEIGHTS, _FACTS) if (folder / name).exists()]
+    if there and (read_object(folder / _FACTS) or {}).get("format") != _KIND:
+        raise ValueError(f"{folder}: got a {there[0]} that is no model of momatch, expected another folder")
+    return bool(there)
 
 
 def load_model(folder: str | Path) -> SavedModel:
@@ -226,7 +170,15 @@ def load_model(folder: str | Path) -> SavedModel:
     if head is not None:
         _fill(head, refitted, folder / _WEIGHTS)
         head.eval()
-    return SavedModel(classifier.eval(), facts, head, calibration)
+    return SavedModel(
+        classifier.eval(), facts, head, calibration, _object(content, "settings"), _object(content, "figures")
+    )
+
+
+def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """An entry that models of older versions do not have."""
+    value = content.get(key)
+    return value if isinstance(value, dict) else None
 
 
 def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> Calibration | None:
@@ -237,10 +189,6 @@ def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> Ca
     if score not in get_args(Score):
         raise ValueError(f"calibration: got the score {score!r}, expected one of {', '.join(get_args(Score))}")
     return Calibration(scores, score, str(content.get("source", "")))
-
-
-def _floats(values: Any) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from momatch.data.dataset import UNLABELED
 from momatch.evaluate import Outputs, confident_samples, refit_head, run_classifier
 from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
 from momatch.scoring import Scorer
-from momatch.training.model_files import Calibration
+from momatch.training.saved_model import Calibration
 from momatch.training.setup import Training
 
 #: So many images of the pool are enough for means and variances, and take a bounded time.

@@ -1,6 +1,7 @@
 """A run that was trained: what `fit` returns, and what `Run.load` gives of a directory."""
 
 import shlex
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.rows import ImageRows
 from momatch.scoring import Scores
-from momatch.training.model_files import ModelFacts, SavedModel, load_model
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import load_model
 from momatch.training.run_directory import RunDirectory
+from momatch.training.saved_model import SavedModel, model_settings
 
 
 class Run:
@@ -112,7 +115,11 @@ class Run:
                 f"{self.directory}: the run is not finished, so there is no model yet; "
                 f"go on with: momatch train --resume --run-dir {shlex.quote(str(self.directory))}"
             )
-        return load_model(self.directory)
+        model = load_model(self.directory)
+        if model.settings is None:
+            # Saved by a release that kept them beside the model only.
+            model = replace(model, settings=model_settings(self.config, model.facts), figures=self.result)
+        return model
 
     def __repr__(self) -> str:
         state = "not finished" if self.result is None else "finished"

@@ -27,6 +27,18 @@ def is_run(directory: Path) -> bool:
     return _read_marked(directory) is not None
 
 
+def holds_run(directory: Path) -> bool:
+    """As `is_run`, but a config.json of another kind is just no run: other libraries write files of that name.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    try:
+        return is_run(directory)
+    except ValueError:
+        return False
+
+
 def read_config(directory: Path) -> TrainConfig:
     """The settings of the run in `directory`.
 

@@ -3,7 +3,8 @@
 - config.json: the resolved settings; its format marker makes a directory a run
 - metrics.jsonl: one line a log interval
 - checkpoints/: see `momatch.training.checkpoint`
-- model.safetensors, model.json: see `momatch.training.model_files`
+- model.safetensors, model.json, README.md: see `momatch.training.model_files`
+- model.onnx, model.pt2: see `momatch.export`
 - report.html, tensorboard/: where asked for
 - run.log: what happened, with times
 - result.json: written last; a run is finished when it is there
@@ -25,13 +26,14 @@ from momatch.config import TrainConfig
 from momatch.training.checkpoint import FOLDER, delete_checkpoints, explain_write_errors
 from momatch.training.durable import finite, json_bytes, part_of, read_object, remove_file, replace_files
 from momatch.training.metrics_file import MetricsFile
+from momatch.training.model_card import CARD, may_replace
 from momatch.training.run_config import CONFIG, encode_config, is_run, read_config
 
 _METRICS, _RESULT, _LOG, _LOCK = "metrics.jsonl", "result.json", "run.log", "run.lock"
 #: What overwriting deletes, in this order: without a result a run is unfinished, so half a deletion never looks finished.
-_DELETED = (_RESULT, "report.html", "model.json", "model.safetensors")
+_DELETED = (_RESULT, "report.html", "model.onnx", "model.pt2", "model.json", "model.safetensors")
 #: Files that are written beside their place first, so that a kill may leave the beginning of one.
-_REPLACED = (CONFIG, _METRICS, *_DELETED)
+_REPLACED = (CONFIG, _METRICS, CARD, *_DELETED)
 _EVENTS = "events.out.tfevents.*"
 
 
@@ -261,6 +263,8 @@ class RunDirectory:
         with explain_write_errors("removing the old run", self.path):
             for name in _DELETED:
                 (self.path / name).unlink(missing_ok=True)
+            if may_replace(self.path / CARD):
+                (self.path / CARD).unlink(missing_ok=True)
             delete_checkpoints(self.checkpoints)
             for path in [*self.tensorboard.glob(_EVENTS), self.path / _METRICS, self.path / _LOG]:
                 path.unlink(missing_ok=True)

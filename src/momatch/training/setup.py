@@ -25,7 +25,8 @@ from momatch.moments import MomentConstraint
 from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
 from momatch.training.ema import AveragedModel
-from momatch.training.model_files import ModelFacts, build_classifier
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier
 from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
 from momatch.training.optim import build_optimizer
 from momatch.training.processes import Processes

@@ -1,0 +1,56 @@
+"""Small models with every part that a saved model can have, not trained but with unlike numbers everywhere."""
+
+import torch
+
+from momatch.heads import GaussianMixtureHead
+from momatch.scoring import Scorer
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier
+from momatch.training.saved_model import Calibration, SavedModel
+
+FACTS = {
+    "backbone": "cnn-tiny",
+    "head": "aagmm",
+    "embedding_dim": 4,
+    "class_names": ("cat", "dog", "Käfer"),
+    "in_channels": 1,
+    "image_size": (9, 8),
+    "normalization": ((0.4,), (0.3,)),
+    "dataset": "pets",
+}
+
+
+def random_images(facts: ModelFacts, n: int, *, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (n, facts.in_channels, *facts.image_size)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+def small_model(*, refitted: bool = True, calibrated: int = 30, **facts: object) -> SavedModel:
+    """A model of random weights; its clusters lie where its embeddings do."""
+    values = FACTS | facts
+    if values["in_channels"] == 3:
+        values["normalization"] = ((0.4, 0.5, 0.6), (0.3, 0.2, 0.25))
+    known = ModelFacts(**values)
+    torch.manual_seed(0)
+    classifier = build_classifier(known)
+    # Batch norm with the statistics of images, as after training.
+    for module in classifier.modules():
+        if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            module.momentum = None
+    images = random_images(known, 60, seed=0)
+    with torch.no_grad():
+        classifier.train()(images)
+        z = classifier.eval().embed(images)
+        labels = torch.arange(len(z)) % len(known.class_names)
+        head = None
+        if isinstance(classifier.head, GaussianMixtureHead):
+            classifier.head.centers.copy_(z[: len(classifier.head.centers)])
+            if refitted:
+                head = type(classifier.head)(classifier.head.embedding_dim, len(known.class_names))
+                head.refit(z, labels)
+    calibration = None
+    if calibrated:
+        scorer = Scorer(classifier.head, head).calibrate(z[:calibrated])
+        calibration = Calibration(scorer.calibration_scores, scorer.detector.score_name, f"{calibrated} test images")
+    return SavedModel(classifier, known, head, calibration)
