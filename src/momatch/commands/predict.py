@@ -136,8 +136,8 @@ def _warnings(model: "SavedModel", arguments: Arguments) -> Iterator[str]:
     if level * (m + 1) < 1:
         needed = math.ceil(1 / level) - 1
         yield (
-            f"nothing can be flagged at {name} {level:g}: with {m} calibration images the smallest p-value is {1 / (m + 1):.3g}; "
-            f"it takes at least {needed}"
+            f"nothing can be flagged at {name} {level:g}: with {m} calibration images the smallest p-value is "
+            f"{1 / (m + 1):.3g}; it takes at least {needed}"
         )
 
 

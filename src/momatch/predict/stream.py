@@ -1,7 +1,7 @@
 """A whole prediction: from sources of images to a written table, in memory that does not grow with their number."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,9 +81,14 @@ def predict_to_file(model: SavedModel, sources: Sequence[Source], out: Path | No
     begin = time.perf_counter()
     unreadable = flagged = 0
     names = columns(model.facts.class_names if settings.posterior else ())
-    with open_writer(out, names) as writer, closing(progress), quiet_pillow():
-        tables = _predicted(predictor, sources, settings, progress)
-        for table in _flagged(tables, settings, predictor.calibration_size, out):
+    with (
+        open_writer(out, names) as writer,
+        closing(progress),
+        quiet_pillow(),
+        closing(_predicted(predictor, sources, settings, progress)) as predicted,
+        closing(_flagged(predicted, settings, predictor.calibration_size, out)) as tables,
+    ):
+        for table in tables:
             unreadable += sum(reason is not None for reason in table["error"])
             flagged += sum(value is True for value in table["flagged"])
             writer.write(table)
@@ -97,15 +102,17 @@ def predict_to_file(model: SavedModel, sources: Sequence[Source], out: Path | No
 
 def _predicted(
     predictor: Predictor, sources: Sequence[Source], settings: Settings, progress: Progress
-) -> Iterator[Table]:
+) -> Generator[Table, None, None]:
     batches: Iterator[Batch] = (batch for source in sources for batch in source.batches(settings.batch_size))
-    with closing(in_order(predictor, batches, settings.workers or default_workers())) as tables:  # type: ignore[type-var]
+    with closing(in_order(predictor, batches, settings.workers or default_workers())) as tables:
         for table in tables:
             progress.add(len(table["path"]))
             yield table
 
 
-def _flagged(tables: Iterator[Table], settings: Settings, calibration_size: int, out: Path | None) -> Iterator[Table]:
+def _flagged(
+    tables: Iterable[Table], settings: Settings, calibration_size: int, out: Path | None
+) -> Generator[Table, None, None]:
     """The tables with their column ``flagged``; for `fdr` not before the last of them has come."""
     if settings.fdr is None or not calibration_size:
         for table in tables:
