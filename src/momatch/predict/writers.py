@@ -26,7 +26,7 @@ class Writer(Protocol):
 class CsvWriter:
     """CSV in UTF-8 with a header: nothing for None, yes or no for truth values."""
 
-    def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, columns: Sequence[str]) -> None:
         self._file, self._columns = file, columns
         self._write_rows([columns])
 
@@ -48,7 +48,7 @@ class CsvWriter:
 class JsonlWriter:
     """One JSON object a line; null for None."""
 
-    def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, columns: Sequence[str]) -> None:
         self._file, self._columns = file, columns
 
     def write(self, table: Table) -> None:
@@ -67,7 +67,7 @@ class ParquetWriter:
         ImportError: if pyarrow is not installed.
     """
 
-    def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, columns: Sequence[str]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
