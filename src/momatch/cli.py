@@ -32,6 +32,13 @@ def _evaluate(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _predict(argv: Sequence[str]) -> int:
+    """Label images with a trained classifier, and flag those that it does not know."""
+    from momatch.commands.predict import main as run
+
+    return run(argv)
+
+
 def _sweep(argv: Sequence[str]) -> int:
     """Carry out grids of settings and seeds in parallel: the paper's experiments, or your own."""
     from momatch.commands.sweep import main as run
@@ -58,6 +65,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
     "train": _train,
     "evaluate": _evaluate,
+    "predict": _predict,
     "sweep": _sweep,
     "report": _report,
     "export": _export,

@@ -4,7 +4,7 @@
 - 16-bit: round(value / 257), so that 65535 becomes 255. Pillow itself reads 16-bit colour as its high bytes.
 - transparency (RGBA, LA, or a palette with it): laid over white.
 - palette, CMYK and other colour spaces: to RGB. Black and white (1 bit): to gray.
-- gray among colour images: the gray in all three channels.
+- gray among colour images: the gray in all three channels. For a model of gray images, colour to gray (`decode_for`).
 - several frames: the first.
 - with `size`: the shorter side is resized to `size` (bilinear, antialiased), then the centre is cropped to a square. Large
   JPEGs are decoded at a reduced scale of at least twice that size first.
@@ -13,7 +13,7 @@
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 from jaxtyping import UInt8
@@ -81,37 +81,42 @@ def _convert(image: Image.Image, done: list[str]) -> Image.Image:
     return image
 
 
-def _fit(image: Image.Image, size: int) -> Image.Image:
-    """Shorter side to `size`, then the centre square."""
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
+def _fit(image: Image.Image, target: tuple[int, int]) -> Image.Image:
+    """Scaled so that it just covers `target` (width, height), then its centre; for a square, by the shorter side."""
+    scale = max(wanted / side for wanted, side in zip(target, image.size, strict=True))
+    width, height = (max(wanted, round(side * scale)) for wanted, side in zip(target, image.size, strict=True))
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+    left, top = (width - target[0]) // 2, (height - target[1]) // 2
+    return image.crop((left, top, left + target[0], top + target[1]))
 
 
 def _holds_16_bit_color(image: Image.Image) -> bool:
     return any("16" in str(tile[3]) for tile in getattr(image, "tile", ()) if image.mode in ("RGB", "RGBA", "LA"))
 
 
+def _read(image: Image.Image, reduced_to: int | None, done: list[str]) -> Image.Image:
+    """The pixels of an opened image, upright and of mode L or RGB; large JPEGs at a scale of at least `reduced_to` pixels."""
+    if getattr(image, "is_animated", False):
+        done.append("first of several frames")
+    if _holds_16_bit_color(image):
+        done.append("16-bit to 8-bit")
+    if reduced_to is not None:
+        image.draft(None, (reduced_to, reduced_to))
+    image.load()
+    upright: Image.Image = image
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        done.append("turned upright (EXIF)")
+        upright = ImageOps.exif_transpose(image)
+    return _convert(upright, done)
+
+
 def _open(path: str, size: int | None) -> tuple[Image.Image, list[str]]:
     done: list[str] = []
     with Image.open(path) as image:
-        if getattr(image, "is_animated", False):
-            done.append("first of several frames")
-        if _holds_16_bit_color(image):
-            done.append("16-bit to 8-bit")
-        if size is not None:
-            image.draft(None, (2 * size, 2 * size))
-        image.load()
-        upright: Image.Image = image
-        if image.getexif().get(_ORIENTATION, 1) != 1:
-            done.append("turned upright (EXIF)")
-            upright = ImageOps.exif_transpose(image)
-        converted = _convert(upright, done)
+        converted = _read(image, None if size is None else 2 * size, done)
         # The file is closed on leaving: keep the pixels, not the file's object.
-        return (_fit(converted, size) if size is not None else converted.copy()), done
+        return (_fit(converted, (size, size)) if size is not None else converted.copy()), done
 
 
 def probe(path: str, size: int | None) -> tuple[int, int, int]:
@@ -145,3 +150,29 @@ def decode(path: str, shape: tuple[int, int, int], size: int | None) -> tuple[UI
         image = image.convert("RGB")
     pixels = np.asarray(image)
     return (pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)), done
+
+
+def decode_for(source: str | Image.Image, shape: tuple[int, int, int]) -> UInt8[np.ndarray, "H W C"]:
+    """Any image as a model of images of `shape` (C, H, W) sees it, by the same steps as `decode` with a size.
+
+    Colour becomes gray for a model of gray images, before the resizing. An image that is open already is not decoded at a
+    reduced scale, which would change it for its owner. Warnings of Pillow are the caller's to silence, once for all threads
+    (`quiet_pillow`): a filter of warnings belongs to the process.
+
+    Raises:
+        Exception: whatever Pillow raises for a file it cannot read.
+    """
+    channels, height, width = shape
+    mode = "L" if channels == 1 else "RGB"
+    with Image.open(source) if isinstance(source, str) else nullcontext(source) as image:
+        upright = _read(image, 2 * max(height, width) if isinstance(source, str) else None, [])
+        if mode == "L" and upright.mode == "RGB":
+            upright = upright.convert("L")
+        fitted = _fit(upright, (width, height))
+        return np.asarray(fitted if fitted.mode == mode else fitted.convert(mode)).reshape(height, width, channels)
+
+
+def reason(error: Exception) -> str:
+    """Why a file could not be read, in one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())

@@ -37,29 +37,51 @@ class _Scan:
 
     def add(self, folder: str, label: int) -> int:
         """Add the images under `folder` (relative to the root) in sorted order; how many there are."""
-        found = sorted(self._images(folder, frozenset()))
+        found = sorted(self._images(folder))
         self.paths += found
         self.labels += [label] * len(found)
         return len(found)
 
-    def _images(self, folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
-        """Names of the images under `folder`; `above` are the folders on the way, against links that go in circles."""
-        here = os.stat(os.path.join(self.root, folder))
-        if (here.st_dev, here.st_ino) in above:
-            return
-        above |= {(here.st_dev, here.st_ino)}
-        with os.scandir(os.path.join(self.root, folder)) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                name = f"{folder}/{entry.name}"
-                if entry.is_dir():
-                    yield from self._images(name, above)
-                elif os.path.splitext(entry.name)[1].lower() not in IMAGE_EXTENSIONS:
-                    self.ignored += 1
-                else:
-                    self.digest += _digest(entry, name)
-                    yield name
+    def _images(self, folder: str) -> Iterator[str]:
+        for name, entry in walk_files(self.root, folder):
+            if is_image_name(name):
+                self.digest += _digest(entry, name)
+                yield name
+            else:
+                self.ignored += 1
+
+
+def is_image_name(name: str) -> bool:
+    """True for a file with an image's extension."""
+    return os.path.splitext(name)[1].lower() in IMAGE_EXTENSIONS
+
+
+def walk_files(
+    root: str, folder: str, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Names and entries of the files under `folder` that are not hidden, in no order.
+
+    Args:
+        root: where the names are relative to.
+        folder: relative to `root`; names start with it.
+        above: the folders on the way, against links that go in circles.
+
+    Raises:
+        OSError: if a folder cannot be listed.
+    """
+    here = os.stat(os.path.join(root, folder))
+    if (here.st_dev, here.st_ino) in above:
+        return
+    above |= {(here.st_dev, here.st_ino)}
+    with os.scandir(os.path.join(root, folder)) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            name = f"{folder}/{entry.name}"
+            if entry.is_dir():
+                yield from walk_files(root, name, above)
+            else:
+                yield name, entry
 
 
 def _digest(entry: os.DirEntry[str], name: str) -> int:
@@ -77,7 +99,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 def _has_images(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        return any(os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS and entry.is_file() for entry in entries)
+        return any(is_image_name(entry.name) and entry.is_file() for entry in entries)
 
 
 def _layout(root: Path, options: LoadOptions) -> tuple[list[str], list[str], str | None]:

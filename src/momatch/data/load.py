@@ -100,7 +100,7 @@ def load_with_report(
         return _resized(dataset, options.size), report
     path = Path(name_or_path).expanduser()
     if not path.exists():
-        raise DataError(_unknown(name))
+        raise DataError(unknown_name(name))
     extension = "" if path.is_dir() else path.suffix.lower()
     if extension not in BY_EXTENSION or (path.is_file() and not extension):
         raise DataError(f"{path}: got a {extension or 'nameless'} file, expected a folder, .csv, .parquet or .npz")
@@ -124,7 +124,8 @@ def _resized(dataset: Dataset, size: int | None) -> Dataset:
     return replace(dataset, train=resized(dataset.train), test=dataset.test and resized(dataset.test))
 
 
-def _unknown(name: str) -> str:
+def unknown_name(name: str) -> str:
+    """What to say of a name that is no dataset's and no path, with what may have been meant."""
     close = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{name!r} is neither a known dataset ({', '.join(BY_NAME)}) nor a path that exists{hint}"

@@ -27,20 +27,20 @@ _UNLABELED = ("", str(UNLABELED))
 _MISSING = frozenset({"nan", "na", "n/a", "null", "none"})
 
 
-def _check_columns(source: Path, columns: list[str]) -> None:
-    if not {"path", "label"} <= set(columns):
-        raise DataError(f"{source}: got the columns {', '.join(columns) or '(none)'}, expected path and label")
+def _check_columns(source: Path, columns: list[str], needed: tuple[str, ...]) -> None:
+    if not set(needed) <= set(columns):
+        raise DataError(f"{source}: got the columns {', '.join(columns) or '(none)'}, expected {' and '.join(needed)}")
     repeated = sorted({column for column in columns if columns.count(column) > 1} & {"path", "label", "split"})
     if repeated:
         raise DataError(f"{source}: got the column {', '.join(repeated)} more than once, expected it once")
 
 
-def _csv_rows(source: Path) -> Iterator[_Row | Skipped]:
+def _csv_rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skipped]:
     with open(source, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         try:
             columns = [column.strip() for column in next(reader, [])]
-            _check_columns(source, columns)
+            _check_columns(source, columns, needed)
             for fields in reader:
                 if not fields:
                     continue
@@ -48,7 +48,7 @@ def _csv_rows(source: Path) -> Iterator[_Row | Skipped]:
                     yield Skipped(f"line {reader.line_num}", f"got {len(fields)} fields, expected {len(columns)}")
                     continue
                 row = dict(zip(columns, (value.strip() for value in fields), strict=True))
-                yield reader.line_num, row["path"], row["label"], row.get("split", "")
+                yield reader.line_num, row["path"], row.get("label", ""), row.get("split", "")
         except (csv.Error, UnicodeDecodeError) as error:
             # Where a quote or a character is broken the rest of the file cannot be trusted to be in step.
             raise DataError(
@@ -67,7 +67,7 @@ def _cell(value: object) -> str:
     return str(value).strip()
 
 
-def _parquet_rows(source: Path) -> Iterator[_Row | Skipped]:
+def _parquet_rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skipped]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -75,15 +75,34 @@ def _parquet_rows(source: Path) -> Iterator[_Row | Skipped]:
         raise DataError(f"{source}: Parquet needs pyarrow; pip install pyarrow, or save the manifest as CSV") from error
     try:
         table = pq.ParquetFile(source)
-        _check_columns(source, table.schema_arrow.names)
+        _check_columns(source, table.schema_arrow.names, needed)
         columns = [name for name in ("path", "label", "split") if name in table.schema_arrow.names]
         number = 0
         for batch in table.iter_batches(columns=columns):
             for row in batch.to_pylist():
                 number += 1
-                yield number, _cell(row["path"]), _cell(row["label"]), _cell(row.get("split"))
+                yield number, _cell(row["path"]), _cell(row.get("label")), _cell(row.get("split"))
     except pa.ArrowException as error:
         raise DataError(f"{source}: cannot be read as Parquet ({error})") from error
+
+
+def _rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skipped]:
+    read = _parquet_rows if source.suffix.lower() in (".parquet", ".pq") else _csv_rows
+    return read(source, needed)
+
+
+def manifest_paths(source: Path) -> Iterator[str | Skipped]:
+    """The paths that a manifest lists, one a row, as they stand there; its labels are not needed.
+
+    Raises:
+        DataError: if it has no column ``path``, or cannot be read.
+    """
+    for row in _rows(source, ("path",)):
+        if isinstance(row, Skipped):
+            yield row
+            continue
+        line, path, _, _ = row
+        yield path or Skipped(f"line {line}", "the path is empty")
 
 
 @dataclass
@@ -143,7 +162,7 @@ def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
         DataError: if it is empty, has no such columns, one class, contradicting rows, or more bad rows than the limit.
     """
     reading = _Reading(str(source.parent))
-    for row in _parquet_rows(source) if source.suffix.lower() in (".parquet", ".pq") else _csv_rows(source):
+    for row in _rows(source, ("path", "label")):
         if isinstance(row, Skipped):
             reading.skipped.append(row)
         else:

@@ -10,6 +10,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
+from momatch.data.arrays import channels_first
 from momatch.data.cache import cache_key, open_or_build, write_rows
 from momatch.data.dataset import UNLABELED, Dataset, Split
 from momatch.data.image_files import check_class_labels
@@ -38,7 +40,7 @@ _BLOCK_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class _Images:
+class StoredImages:
     """An array of images inside the archive: its shape as (N, C, H, W), read in blocks."""
 
     archive: Path
@@ -46,9 +48,14 @@ class _Images:
     stored: tuple[int, ...]
     shape: tuple[int, int, int, int]
 
-    def blocks(self) -> Iterator[UInt8[np.ndarray, "_ C H W"]]:
+    def blocks(self, rows: int | None = None) -> Iterator[UInt8[np.ndarray, "_ C H W"]]:
+        """All images in order, `rows` at a time; None for as many as are read well at once.
+
+        Raises:
+            Exception: what zipfile, zlib or numpy raise where the archive is damaged.
+        """
         row = int(np.prod(self.stored[1:]))
-        step = max(1, _BLOCK_BYTES // row)
+        step = rows or max(1, _BLOCK_BYTES // row)
         with zipfile.ZipFile(self.archive) as archive, archive.open(f"{self.key}.npy") as member:
             _read_header(member)
             for start in range(0, self.stored[0], step):
@@ -68,28 +75,14 @@ def _read_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return np.lib.format.read_array_header_2_0(member)
 
 
-def _channels_first(path: Path, key: str, stored: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """The stored shape as (N, C, H, W)."""
-    if len(stored) == 3:
-        return stored[0], 1, stored[1], stored[2]
-    first, last = len(stored) == 4 and stored[1] in (1, 3), len(stored) == 4 and stored[3] in (1, 3)
-    if first == last:
-        raise DataError(
-            f"{path}: {key}: got shape {stored}, expected (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3 in one place"
-        )
-    if first:
-        return stored[0], stored[1], stored[2], stored[3]
-    return stored[0], stored[3], stored[1], stored[2]
-
-
-def _images(path: Path, key: str) -> _Images:
+def _images(path: Path, key: str) -> StoredImages:
     with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
         stored, fortran, dtype = _read_header(member)
     if dtype != np.uint8:
         raise DataError(f"{path}: {key}: got dtype {dtype}, expected uint8 from 0 to 255; scale and convert it first")
     if fortran and len(stored) > 1:
         raise DataError(f"{path}: {key}: stored in Fortran order; save np.ascontiguousarray of it")
-    return _Images(path, key, stored, _channels_first(path, key, stored))
+    return StoredImages(path, key, stored, channels_first(f"{path}: {key}", stored))
 
 
 def _labels(path: Path, key: str, values: Shaped[np.ndarray, "..."], count: int) -> Int64[Tensor, " N"]:
@@ -102,7 +95,7 @@ def _labels(path: Path, key: str, values: Shaped[np.ndarray, "..."], count: int)
     return torch.from_numpy(values.astype(np.int64))
 
 
-def _read(parts: list[_Images], path: Path, options: LoadOptions) -> tuple[UInt8[Tensor, "N C H W"], Path | None]:
+def _read(parts: list[StoredImages], path: Path, options: LoadOptions) -> tuple[UInt8[Tensor, "N C H W"], Path | None]:
     """All image arrays one after the other: in memory, or memory-mapped where they are large."""
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     for part in parts:
@@ -130,27 +123,60 @@ def _class_names(small: dict[str, Shaped[np.ndarray, "..."]], train: Int64[Tenso
     return tuple(str(k) for k in range(int(train.max()) + 1)) if len(train) else ()
 
 
-def load_npz(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Load an .npz file; see the module's docstring for its keys.
+def open_images(path: Path) -> dict[str, StoredImages]:
+    """The arrays of images in an .npz file by role: ``images``, ``unlabeled_images``, ``test_images``. Labels are not needed.
 
     Raises:
-        DataError: if it is damaged, holds pickles, or its arrays do not fit together.
+        DataError: if it is damaged, or holds no such array.
     """
+    with _explained(path):
+        with _opened(path) as archive:
+            found = _found(archive.files)
+            arrays = {role: _images(path, key) for role, key in found.items() if key and role.endswith("images")}
+        if not arrays:
+            raise DataError(f"{path}: got the arrays {', '.join(archive.files)}, expected at least images")
+        return arrays
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with the file as a sentence about it."""
     try:
-        return _load(name, path, options)
+        yield
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise DataError(f"{path}: cannot be read as .npz ({error})") from error
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{path}: {error}") from error
 
 
-def _load(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    report = LoadReport(str(path))
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: cannot be read as .npz (no zip archive), expected a file that np.savez wrote")
     # Opened here, because np.load leaves a file that it cannot read open.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        found = {role: next((key for key in keys if key in archive.files), None) for role, keys in _KEYS.items()}
+        yield archive
+
+
+def _found(keys: list[str]) -> dict[str, str | None]:
+    """Role -> the array that has it, where there is one."""
+    return {role: next((key for key in spellings if key in keys), None) for role, spellings in _KEYS.items()}
+
+
+def load_npz(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    """Load an .npz file; see the module's docstring for its keys.
+
+    Raises:
+        DataError: if it is damaged, holds pickles, or its arrays do not fit together.
+    """
+    with _explained(path):
+        return _load(name, path, options)
+
+
+def _load(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
+    report = LoadReport(str(path))
+    with _opened(path) as archive:
+        found = _found(archive.files)
         if found["images"] is None or found["labels"] is None:
             raise DataError(f"{path}: got the arrays {', '.join(archive.files)}, expected at least images and labels")
         unknown = sorted(set(archive.files) - set(found.values()))

@@ -6,12 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import UInt8
-from torch import Tensor, nn
+from torch import nn
 
 from momatch.classifier import Classifier
 from momatch.config import TrainConfig
-from momatch.data.rows import ImageRows
+from momatch.data.arrays import Images
 from momatch.scoring import Scores
 from momatch.training.model_facts import ModelFacts
 from momatch.training.model_files import load_model
@@ -95,8 +94,10 @@ class Run:
         """
         return self.facts.class_names
 
-    def predict(self, images: UInt8[Tensor, "n C H W"] | ImageRows, *, batch_size: int = 512) -> Scores:
+    def predict(self, images: Images, *, batch_size: int = 512) -> Scores:
         """Label, posterior, log density, distance and outlier p-value of raw images of any size.
+
+        Images are a uint8 tensor or array, Pillow images, or paths of image files; label k is called ``class_names[k]``.
 
         Raises:
             ValueError: as `classifier`, or if the images are not raw pixels.
@@ -124,3 +125,18 @@ class Run:
     def __repr__(self) -> str:
         state = "not finished" if self.result is None else "finished"
         return f"Run({str(self.directory)!r}, {state})"
+
+
+def load_trained(directory: str | Path) -> SavedModel:
+    """The model of a finished run, or of a folder that holds nothing but a model.
+
+    Raises:
+        ValueError: if there is neither, the run is not finished, or a file is damaged.
+        OSError: if a file cannot be read.
+    """
+    folder = Path(directory)
+    if (folder / "model.json").exists() and not (folder / "config.json").exists():
+        return load_model(folder)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ValueError(f"{folder}: there is neither config.json nor model.json, expected a run or a saved model")
+    return Run.load(folder).model

@@ -10,13 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from momatch.classifier import Classifier
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.data.conversion import convert_images
-from momatch.data.rows import ImageRows
+from momatch.data.arrays import Images, images_for
 from momatch.heads import AAGMM, KMeans, Linear
 from momatch.outliers import Score
 from momatch.outputs import run_classifier
@@ -70,17 +69,18 @@ class SavedModel:
             return Scorer(head, judge)
         return Scorer(head, judge, score=calibration.score, calibration_scores=calibration.scores)
 
-    def predict(self, images: UInt8[Tensor, "n C H W"] | ImageRows, *, batch_size: int = 512) -> Scores:
+    def predict(self, images: Images, *, batch_size: int = 512) -> Scores:
         """Label, posterior, log density, distance and outlier p-value of raw images.
 
         Args:
-            images: uint8, gray or RGB, of any size: they are brought to the model's.
+            images: uint8 tensor or array, Pillow images, or paths of image files, gray or RGB, of any size: see
+                `momatch.data.arrays.images_for`, which brings them to the model's.
             batch_size: images a pass.
 
         Raises:
-            ValueError: if there are no images, or they are not raw pixels.
+            ValueError: if there are no images, they are not raw pixels, or a file cannot be read.
         """
-        fitted = convert_images(ImageRows.of(images), (self.facts.in_channels, *self.facts.image_size))
+        fitted = images_for(images, (self.facts.in_channels, *self.facts.image_size))
         scores: Scores = self.scorer(run_classifier(self.classifier, fitted, batch_size=batch_size).z)
         return scores
 

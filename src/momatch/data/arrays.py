@@ -1,0 +1,95 @@
+"""Images as people have them in Python: arrays in the usual layouts, Pillow images, paths; brought to a model's shape."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from momatch.data.conversion import convert_images
+from momatch.data.decode import decode_for, quiet_pillow, reason
+from momatch.data.report import DataError
+from momatch.data.rows import ImageRows
+
+#: What `images_for` takes.
+Images = Tensor | np.ndarray | ImageRows | Image.Image | str | os.PathLike[str] | Sequence[object]
+_CHANNELS = (1, 3)
+
+
+def channels_first(name: str, stored: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The shape (N, C, H, W) of images that are stored as (N, H, W), (N, H, W, C) or (N, C, H, W).
+
+    Raises:
+        DataError: if it is none of them, or could be two; `name` is what the message starts with.
+    """
+    if len(stored) == 3:
+        return stored[0], 1, stored[1], stored[2]
+    first, last = len(stored) == 4 and stored[1] in _CHANNELS, len(stored) == 4 and stored[3] in _CHANNELS
+    if first == last:
+        raise DataError(
+            f"{name}: got shape {stored}, expected (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3 in one place"
+        )
+    if first:
+        return stored[0], stored[1], stored[2], stored[3]
+    return stored[0], stored[3], stored[1], stored[2]
+
+
+def images_for(images: Images, image_shape: tuple[int, int, int]) -> ImageRows:
+    """Raw images of any kind as rows of `image_shape` (C, H, W).
+
+    Arrays and tensors are stretched to the size (`conversion`), as arrays are in training; files and Pillow images are resized
+    by their shorter side and cropped to the centre (`decode`), as files are in training.
+
+    Args:
+        images: uint8 tensor or rows (N, C, H, W); uint8 array (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3; a Pillow
+            image, the path of an image file, or a sequence of these. Files are all held in memory once decoded.
+        image_shape: of the model.
+
+    Raises:
+        DataError: if there are no images, they are of another kind, or a file cannot be read.
+    """
+    if isinstance(images, np.ndarray):
+        images = _tensor(images)
+    if isinstance(images, Tensor | ImageRows):
+        return convert_images(ImageRows.of(images), image_shape)
+    several = [images] if isinstance(images, Image.Image | str | os.PathLike) else list(images)
+    if not several:
+        raise DataError("images: got none, expected at least one")
+    decoded = np.empty((len(several), *image_shape), np.uint8)
+    with quiet_pillow():
+        for row, image in enumerate(several):
+            decoded[row] = _decode(image, row, image_shape).transpose(2, 0, 1)
+    return ImageRows([torch.from_numpy(decoded)])
+
+
+def _decode(image: object, row: int, image_shape: tuple[int, int, int]) -> UInt8[np.ndarray, "H W C"]:
+    if isinstance(image, os.PathLike):
+        image = os.fspath(image)
+    if not isinstance(image, str | Image.Image):
+        raise DataError(
+            f"images[{row}]: got {type(image).__name__}, expected paths or Pillow images in a list; "
+            "arrays of one size go into one array: np.stack(images)"
+        )
+    try:
+        return decode_for(image, image_shape)
+    except Exception as error:
+        # A broken image file can raise almost anything inside a decoder.
+        raise DataError(f"{image if isinstance(image, str) else f'images[{row}]'}: {reason(error)}") from error
+
+
+def _tensor(images: np.ndarray) -> UInt8[Tensor, "N C H W"]:
+    if images.dtype != np.uint8:
+        raise DataError(
+            f"images: got an array of {images.dtype}, expected uint8 from 0 to 255; scale and convert it first"
+        )
+    if images.ndim == 3 and images.shape[-1] in _CHANNELS:
+        raise DataError(
+            f"images: got shape {images.shape}, one image with its channels; expected several: images[None]"
+        )
+    shape = channels_first("images", images.shape)
+    moved = images.transpose(0, 3, 1, 2) if images.ndim == 4 and images.shape != shape else images.reshape(shape)
+    # A tensor cannot be made of an array that is read-only or runs backwards without a copy.
+    return torch.from_numpy(np.require(moved, requirements=["C", "W"]))
