@@ -114,7 +114,7 @@ def _other_examples(
         image_size = size_of_files(name, run.facts)
     loaded = load_images(name, data_dir=data_dir, image_size=image_size, test_fraction=test_fraction)
     split = loaded.test or loaded.train
-    examples = Examples(ImageRows.of(split.images), _matched(loaded, split, run.class_names))
+    examples = Examples(ImageRows.of_split(split), _matched(loaded, split, run.class_names))
     return examples, "test images" if split is loaded.test else "all labelled images"
 
 
@@ -127,7 +127,7 @@ def _is_same(name: str, other: str) -> bool:
 
 def _outlier_images(run: Run, name: str, data_dir: str | None) -> ImageRows:
     loaded = load_images(name, data_dir=data_dir, image_size=size_of_files(name, run.facts))
-    return fitted(ImageRows.of((loaded.test or loaded.train).images), run.facts)
+    return fitted(ImageRows.of_split(loaded.test or loaded.train), run.facts)
 
 
 def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any]:
@@ -148,7 +148,9 @@ def size_of_files(name: str, facts: ModelFacts) -> int | None:
 
 
 def fitted(images: ImageRows, facts: ModelFacts) -> ImageRows:
-    """The images with the channels and the size that a model takes."""
+    """The images with the channels and the size that a model takes; features as they are."""
+    if images.are_features:
+        return images
     return convert_images(images, (facts.in_channels, *facts.image_size))
 
 

@@ -74,7 +74,7 @@ def load_strangers(name: str, data_dir: str | None, facts: ModelFacts) -> tuple[
         ValueError: if the dataset is not at hand or cannot be used.
     """
     dataset, remarks = _load(name, data_dir, image_size=size_of_files(name, facts))
-    return fitted(ImageRows.of((dataset.test or dataset.train).images), facts), remarks
+    return fitted(ImageRows.of_split(dataset.test or dataset.train), facts), remarks
 
 
 def _load(
