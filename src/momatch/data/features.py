@@ -68,6 +68,7 @@ def load_features(name: str, path: Path, options: LoadOptions) -> tuple[Dataset,
                 )
             train = content.split("train", facts.num_views)
             test = content.split("test", 1) if content.has("test_labels.npy") else None
+            dataset = Dataset(name, facts.class_names, train, test, facts)
     except (zipfile.BadZipFile, EOFError, OSError, KeyError, struct.error) as error:
         raise DataError(f"{path}: cannot be read as a features file ({error}); embed the images anew") from error
     except ValueError as error:
@@ -77,7 +78,7 @@ def load_features(name: str, path: Path, options: LoadOptions) -> tuple[Dataset,
         f"features of {facts.dataset} by {facts.backbone}: 1 plain, {facts.weak_views} weak and {facts.strong_views} strong "
         f"views of images of {facts.image_size[1]}x{facts.image_size[0]}"
     )
-    return Dataset(name, facts.class_names, train, test, facts), report
+    return dataset, report
 
 
 def backbone_weights(facts: FeatureFacts) -> dict[str, Tensor]:

@@ -4,16 +4,23 @@ What the file decides (backbone, views) is no setting of the run any more: `adop
 record says what it was trained on.
 """
 
+import copy
 from dataclasses import fields, replace
 
 import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from momatch.augment import CachedView
 from momatch.classifier import CachedFeatures, Classifier
 from momatch.config import TrainConfig
 from momatch.data.feature_facts import FeatureFacts
 from momatch.data.features import backbone_weights
+from momatch.data.rows import ImageRows
 from momatch.training.model_files import ModelFacts, build_classifier
+
+#: So many images are enough for means and deviations.
+STATISTICS_SAMPLES = 10_000
 
 
 def adopt(config: TrainConfig, facts: FeatureFacts) -> TrainConfig:
@@ -29,6 +36,13 @@ def adopt(config: TrainConfig, facts: FeatureFacts) -> TrainConfig:
             raise ValueError(
                 f"{key}: got {given!r}, expected {value!r}, with which {facts.path} was made; leave it out, or embed the "
                 "images anew with momatch embed"
+            )
+    for key, value in {"image_size": config.image_size, "test_fraction": config.test_fraction or None}.items():
+        if value is not None:
+            height, width = facts.image_size
+            raise ValueError(
+                f"{key}: got {value}, expected nothing: {facts.path} holds features of images of {width}x{height}, parted when "
+                "they were made; give it to momatch embed"
             )
     if config.compile:
         raise ValueError("compile: got True, expected False: features went through the network before")
@@ -82,16 +96,71 @@ def load_backbone(classifier: Classifier, facts: FeatureFacts) -> None:
         ) from error
 
 
-def without_backbone(whole: Classifier, num_features: int) -> Classifier:
-    """The part that trains: features to log joints. Projection and head are those of `whole`."""
-    return Classifier(CachedFeatures(num_features), whole.head, whole.projection)
+class StandardizedLinear(nn.Linear):
+    """A linear layer of standardised features: W (x - mean) / std + b.
+
+    Backbones leave features on scales of their own, and one learning rate must serve all. Once trained it is a plain linear
+    layer (`folded`).
+
+    Args:
+        linear: its weight and bias are copied.
+        mean: (F,) of the features.
+        std: (F,), positive.
+    """
+
+    mean: Float[Tensor, " F"]
+    std: Float[Tensor, " F"]
+
+    def __init__(self, linear: nn.Linear, mean: Float[Tensor, " F"], std: Float[Tensor, " F"]) -> None:
+        super().__init__(linear.in_features, linear.out_features)
+        self.load_state_dict(linear.state_dict())
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, input: Float[Tensor, "n F"]) -> Float[Tensor, "n D"]:
+        """Embeddings of features."""
+        return super().forward((input - self.mean) / self.std)
+
+    def folded(self) -> nn.Linear:
+        """The linear layer of raw features that does the same."""
+        linear = nn.Linear(self.in_features, self.out_features, device=self.weight.device)
+        weight = self.weight.detach().double() / self.std.double()
+        with torch.no_grad():
+            linear.weight.copy_(weight)
+            linear.bias.copy_(self.bias.double() - weight @ self.mean.double())
+        return linear
+
+
+def feature_statistics(rows: ImageRows) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
+    """Mean and standard deviation of each feature over the plain views of an even share of `rows`; 1 for a constant feature."""
+    share = rows.plain().select(torch.arange(0, len(rows), max(1, -(-len(rows) // STATISTICS_SAMPLES))))
+    features = torch.cat([chunk[:, 0] for chunk in share.chunks()]).double()
+    std, mean = torch.std_mean(features, 0, correction=0)
+    # What varies by less than half precision can tell is constant.
+    return mean.float(), torch.where(std > 1e-3 * mean.abs(), std, 1.0).float()
+
+
+def without_backbone(whole: Classifier, rows: ImageRows) -> Classifier:
+    """The part of `whole` that trains, from features to log joints, untrained; nothing is shared with it.
+
+    Args:
+        whole: the classifier of images.
+        rows: features to train on, whose scales it is given.
+    """
+    projection = whole.projection
+    if projection is not None:
+        assert isinstance(projection, nn.Linear), "Classifier.build makes it"
+        projection = StandardizedLinear(projection, *feature_statistics(rows))
+    return Classifier(CachedFeatures(rows.image_shape[1]), copy.deepcopy(whole.head), projection)
 
 
 def with_backbone(trained: Classifier, whole: Classifier) -> Classifier:
-    """The trained part behind the backbone and preprocessing of `whole`; nothing is copied but to the CPU."""
-    parts = [None if part is None else part.cpu() for part in (trained.head, trained.projection)]
-    assert parts[0] is not None
-    return Classifier(whole.backbone, parts[0], parts[1], preprocess=whole.preprocess)
+    """The trained part, copied, behind the backbone and preprocessing of `whole`: a classifier of images, on the CPU."""
+    projection = trained.projection
+    if projection is not None:
+        assert isinstance(projection, StandardizedLinear), "without_backbone makes it"
+        projection = projection.folded().cpu()
+    return Classifier(whole.backbone, copy.deepcopy(trained.head).cpu(), projection, preprocess=whole.preprocess)
 
 
 def check_backbone(classifier: Classifier, facts: FeatureFacts) -> None:

@@ -17,7 +17,7 @@ from momatch.data.batches import BatchStream
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
 from momatch.data.dataset import NO_CLASS, Dataset
-from momatch.data.rows import Examples
+from momatch.data.rows import Examples, ImageRows
 from momatch.data.splits import PoolTruth, SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.heads import AAGMM, KMeans, Linear
@@ -65,7 +65,7 @@ class Training:
     def model(self) -> Classifier:
         """What is saved: the averaged model, from raw images on."""
         average = self.step.average.classifier
-        return average if self.whole is None else with_backbone(copy.deepcopy(average), self.whole).eval()
+        return average if self.whole is None else with_backbone(average, self.whole).eval()
 
     @cached_property
     def data_digest(self) -> str:
@@ -133,7 +133,7 @@ def build_training(
     views: tuple[View | None, View | None] = (None, None)
     if dataset.features is not None:
         whole, views = classifier, cached_views(dataset.features)
-        classifier = copy.deepcopy(without_backbone(whole, dataset.features.num_features))
+        classifier = without_backbone(whole, _pool(data))
     classifier.to(device)
     if config.channels_last and whole is None:
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
@@ -254,8 +254,6 @@ def _constraint(config: TrainConfig) -> AnyConstraint | None:
 def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelFacts:
     if dataset.features is not None:
         return model_facts(config, dataset.features, data.class_names)
-    # Where every image is labelled and labelled ones stay out of the pool, the pool is empty.
-    pool = data.unlabeled_images if len(data.unlabeled_images) else data.labeled_images
     channels, height, width = data.labeled_images.image_shape
     return ModelFacts(
         backbone=config.backbone,
@@ -265,9 +263,14 @@ def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> Model
         class_names=data.class_names,
         in_channels=channels,
         image_size=(height, width),
-        normalization=normalization(dataset.name, pool),
+        normalization=normalization(dataset.name, _pool(data)),
         dataset=dataset.name,
     )
+
+
+def _pool(data: SemiSupervised) -> ImageRows:
+    """The pool; the labelled images where every image is labelled and labelled ones stay out of it."""
+    return data.unlabeled_images if len(data.unlabeled_images) else data.labeled_images
 
 
 def flips(flip: str, dataset: str) -> bool:

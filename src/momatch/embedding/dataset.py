@@ -151,8 +151,8 @@ def _plan(options: EmbedOptions, facts: FeatureFacts, chosen: dict[str, Chosen])
     values = {key: value for key, value in asdict(facts).items() if key not in ("path", "num_features")}
     limits = {"limit": options.limit, "limit_test": options.limit_test, "test_fraction": options.test_fraction}
     return {
-        **values,
         **limits,
+        **values,
         "images": {name: len(part.rows) for name, part in chosen.items()},
         "digest": digest.hexdigest(),
     }
@@ -189,7 +189,7 @@ def _pass_all(
     """Pass what is not done yet through the network; returns how many images that was, each view counted."""
     journal = Journal(part.folder, list(_arrays(facts, chosen)))
     total = sum(len(one.rows) * _views(facts, name) for name, one in chosen.items())
-    before = sum(done.get(name, 0) * _views(facts, name) for name in chosen)
+    before = reached = sum(done.get(name, 0) * _views(facts, name) for name in chosen)
     bar = tqdm(total=total, initial=before, unit="image", desc="embed", disable=not options.progress, mininterval=0.5)
     with StopSignals() as signals, bar:
         try:
@@ -201,9 +201,10 @@ def _pass_all(
                     features = network.views(images, rows) if name == "train" else network.plain(images)
                     writer.write(first, features=features, pictures=_pictures(images, facts))
                     bar.update(len(rows) * _views(facts, name))
+                    reached += len(rows) * _views(facts, name)
                     if signals.received is not None:
                         raise Interrupted(
-                            f"stopped with {bar.n:,} of {total:,} images done and saved; the same command goes on from there",
+                            f"stopped with {reached:,} of {total:,} images done and saved; the same command goes on from there",
                             signals.received,
                         )
         finally:
