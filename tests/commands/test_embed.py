@@ -23,6 +23,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_says_what_was_made_and_what_comes_next(folder, capsys):
+    again = ["embed", "corners.npz", "--out", "f.npz", "--overwrite", "--no-progress", "--flip", "no"]
+    assert cli.main([*again, "--backbone", "tests.embedding.setting:corners"]) == 0
     out = capsys.readouterr().out
     assert "f.npz: 160 training images of corners.npz in 4 views (1 plain, 1 weak, 2 strong), 80 test images" in out
     assert "12 features each, by tests.embedding.setting:corners;" in out
