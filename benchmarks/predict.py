@@ -31,7 +31,9 @@ from momatch.predict.inputs import find_sources
 from momatch.predict.pipeline import Predictor, default_workers, in_order
 from momatch.predict.stream import Settings, predict_to_file
 from momatch.training.allocator import keep_large_blocks
-from momatch.training.model_files import Calibration, ModelFacts, SavedModel, build_classifier, load_model, save_model
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier, load_model, save_model
+from momatch.training.saved_model import Calibration, SavedModel
 
 TARGET = 0.8
 #: backbone, side of the files, side of the model's images

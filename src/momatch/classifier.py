@@ -128,6 +128,26 @@ class Classifier(nn.Module):
             raise ValueError(f"backbone: it returned {got}, expected a tensor (n, features)")
         return features if self.projection is None else self.projection(features)
 
+    def embed_features(self, features: Float[Tensor, "n F"]) -> Float[Tensor, "n D"]:
+        """Embeddings z of what the backbone made of images before: the part of `embed` that comes after it.
+
+        Args:
+            features: (n, F) in any floating dtype; computed with in that of the head.
+
+        Raises:
+            ValueError: if they are not as many as the backbone returns.
+        """
+        expected = _size(self.backbone, "num_features")
+        if features.ndim != 2 or not features.is_floating_point() or expected not in (None, features.shape[1]):
+            raise ValueError(
+                f"features: got {features.dtype} {tuple(features.shape)}, expected floating (n, {expected}), as "
+                "the backbone of this classifier returns them"
+            )
+        parameter = next(self.head.parameters(), None)
+        if parameter is not None:
+            features = features.to(parameter.dtype)
+        return features if self.projection is None else self.projection(features)
+
     def forward(self, x: Tensor) -> Float[Tensor, "n K"]:
         """The log joint log p(y=k, x).
 
@@ -139,6 +159,22 @@ class Classifier(nn.Module):
         """
         log_joint: Tensor = self.head(self.embed(x))
         return log_joint
+
+
+class CachedFeatures(nn.Module):
+    """In place of a backbone where images went through it before: features pass as they are, in float32.
+
+    Args:
+        num_features: of the backbone that made them.
+    """
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, features: Float[Tensor, "n F"]) -> Float[Tensor, "n F"]:
+        """The features; they are kept in half precision."""
+        return features.float()
 
 
 def _size(module: nn.Module | None, *names: str) -> int | None:

@@ -18,6 +18,13 @@ def _data(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _embed(argv: Sequence[str]) -> int:
+    """Run images once through a backbone, so that training takes seconds."""
+    from momatch.commands.embed import main as run
+
+    return run(argv)
+
+
 def _train(argv: Sequence[str]) -> int:
     """Train a classifier with few labels."""
     from momatch.commands.train import main as run
@@ -63,6 +70,7 @@ def _export(argv: Sequence[str]) -> int:
 #: Subcommand -> what it does with the arguments that follow; the docstring is its help.
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
+    "embed": _embed,
     "train": _train,
     "evaluate": _evaluate,
     "predict": _predict,

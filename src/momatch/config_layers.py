@@ -59,13 +59,20 @@ def read_config_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def combine(layers: Sequence[Layer]) -> TrainConfig:
+def combine(layers: Sequence[Layer], fixed: Layer | None = None) -> TrainConfig:
     """The defaults with each layer in place of what came before it, resolved.
 
+    Args:
+        layers: from the weakest to the strongest.
+        fixed: what the data have decided already, and a layer can only repeat; None where they have not.
+
     Raises:
-        ValueError: naming key and place, if a key is unknown (with a suggestion), or a value has the wrong type or is out of
-            range; `FlagError` where a flag is at fault.
+        ValueError: naming key and place, if a key is unknown (with a suggestion), or a value has the wrong type, is out of
+            range or not what is fixed; `FlagError` where a flag is at fault.
     """
+    if fixed is not None:
+        _refuse_others(layers, fixed)
+        layers = [*layers, fixed]
     known = {field.name for field in fields(TrainConfig)}
     for layer in layers:
         unknown = {key: value for key, value in layer.values.items() if key not in known}
@@ -102,6 +109,17 @@ def combine_resumed(layers: Sequence[Layer], stored: TrainConfig) -> TrainConfig
     runtime = {key: given[key] for key in given.keys() & RUNTIME_KEYS}
     # A run that was started with --overwrite is not to be deleted when it goes on.
     return replace(stored, **{"overwrite": False, **runtime, "resume": True, "run_dir": wanted.run_dir})
+
+
+def _refuse_others(layers: Sequence[Layer], fixed: Layer) -> None:
+    given = _merged(layers)
+    for key, value in fixed.values.items():
+        if given.get(key, value) != value:
+            raise _at_its_place(
+                layers,
+                f"{key}: got {given[key]!r}, expected {value!r}, with which {fixed.source} was made; leave it out, or make "
+                "the file anew with momatch embed",
+            )
 
 
 def preset_layer(name: str) -> Layer:

@@ -8,12 +8,15 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from momatch.classifier import Classifier
 from momatch.data.contaminate import HeldOut
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset, Split
+from momatch.data.feature_facts import read_facts
 from momatch.data.load import BY_EXTENSION, BY_NAME
 from momatch.data.rows import Examples, ImageRows
 from momatch.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
+from momatch.training.features import check_backbone
 from momatch.training.model_facts import ModelFacts
 from momatch.training.run import Run
 from momatch.training.sources import HELD_OUT, load_images, part_classes
@@ -103,6 +106,7 @@ def _own_parts(run: Run, data_dir: str | None, image_size: int | None, test_frac
         image_size=config.image_size if image_size is None else image_size,
         test_fraction=config.test_fraction,
     )
+    check_features(run.classifier, loaded)
     return part_classes(loaded, config.held_out_classes)
 
 
@@ -113,8 +117,9 @@ def _other_examples(
     if image_size is None:
         image_size = size_of_files(name, run.facts)
     loaded = load_images(name, data_dir=data_dir, image_size=image_size, test_fraction=test_fraction)
+    check_features(run.classifier, loaded)
     split = loaded.test or loaded.train
-    examples = Examples(ImageRows.of(split.images), _matched(loaded, split, run.class_names))
+    examples = Examples(ImageRows.of_split(split), _matched(loaded, split, run.class_names))
     return examples, "test images" if split is loaded.test else "all labelled images"
 
 
@@ -127,7 +132,8 @@ def _is_same(name: str, other: str) -> bool:
 
 def _outlier_images(run: Run, name: str, data_dir: str | None) -> ImageRows:
     loaded = load_images(name, data_dir=data_dir, image_size=size_of_files(name, run.facts))
-    return fitted(ImageRows.of((loaded.test or loaded.train).images), run.facts)
+    check_features(run.classifier, loaded)
+    return fitted(ImageRows.of_split(loaded.test or loaded.train), run.facts)
 
 
 def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any]:
@@ -144,11 +150,25 @@ def size_of_files(name: str, facts: ModelFacts) -> int | None:
     extension = "" if path.is_dir() else path.suffix.lower()
     if name in BY_NAME or extension not in BY_EXTENSION or "size" not in BY_EXTENSION[extension][1]:
         return None
+    if read_facts(path) is not None:
+        return None
     return min(facts.image_size)
 
 
+def check_features(classifier: Classifier, dataset: Dataset) -> None:
+    """Check that features are of the classifier's own backbone; images always are in order.
+
+    Raises:
+        ValueError: if they are another's.
+    """
+    if dataset.features is not None:
+        check_backbone(classifier, dataset.features)
+
+
 def fitted(images: ImageRows, facts: ModelFacts) -> ImageRows:
-    """The images with the channels and the size that a model takes."""
+    """The images with the channels and the size that a model takes; features as they are."""
+    if images.are_features:
+        return images
     return convert_images(images, (facts.in_channels, *facts.image_size))
 
 

@@ -5,7 +5,9 @@ import torch
 from PIL import Image
 
 from momatch.heads import AAGMM
-from momatch.training.model_files import Calibration, ModelFacts, SavedModel, build_classifier
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier
+from momatch.training.saved_model import Calibration, SavedModel
 
 CLASSES = ("cat", "dog", "sea lion")
 

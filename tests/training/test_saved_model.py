@@ -177,6 +177,14 @@ def test_a_run_or_a_file_is_not_replaced(model, tmp_path):
     assert names(tmp_path / "run") == ["config.json", "run.lock"]
 
 
+def attempt_to_load(folder):
+    """The size of the model's embedding, or the error."""
+    try:
+        return SavedModel.from_pretrained(folder).facts.embedding_dim
+    except ValueError as error:
+        return error
+
+
 def test_a_model_that_is_replaced_is_old_or_new_at_any_moment(model, tmp_path):
     other = small_model(embedding_dim=6)
     attempts = 0
@@ -184,12 +192,9 @@ def test_a_model_that_is_replaced_is_old_or_new_at_any_moment(model, tmp_path):
         attempts += 1
         other.save_pretrained(tmp_path)
         attempt(lambda: model.save_pretrained(tmp_path))
-        try:
-            size = SavedModel.from_pretrained(tmp_path).facts.embedding_dim
-        except ValueError as error:  # killed between two renames: said, not guessed
-            assert "damaged" in str(error)
-        else:
-            assert size in (4, 6)
+        found = attempt_to_load(tmp_path)
+        # Killed between two renames: said, not guessed.
+        assert found in (4, 6) or "damaged" in str(found)
     assert attempts > 6
 
 
@@ -288,7 +293,7 @@ def test_overwriting_a_run_deletes_its_card_and_exports_but_no_page_of_the_user(
 @pytest.mark.parametrize("name", [Path("nowhere/at-all"), "./nowhere", "/nowhere", "a/b/c", "~nobody/x", "..", "a b"])
 def test_what_can_be_no_repository_is_a_missing_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="there is no such folder|there is no such file"):
+    with pytest.raises(ValueError, match=r"there is no such folder|there is no such file"):
         SavedModel.from_pretrained(name)
 
 

@@ -22,13 +22,31 @@ MAX_SIZE = 1 << 14
 CUTOUT_FILL = {3: (125, 123, 114), 1: (123,)}
 
 
-class _View(ABC):
+class View(ABC):
+    """What makes one view of each sample of a batch: of images here, or of what a backbone made of them (`cached`)."""
+
+    #: Which view of a step this is unless the caller says: weak and strong views must not share their numbers.
+    default_view: int
+
+    @abstractmethod
+    def __call__(
+        self,
+        images: Shaped[Tensor, "..."],
+        *,
+        seed: int,
+        step: int,
+        view: int | None = None,
+        offset: int = 0,
+        stride: int = 1,
+    ) -> Shaped[Tensor, "..."]:
+        """One view of each sample: a function of the samples and the numbers alone."""
+
+
+class _ImageView(View):
     """What weak and strong share: checks, draws, and conversion to bytes and back."""
 
     #: Random numbers a sample.
     num_draws: int
-    #: Which view of a step this is unless the caller says: weak and strong views must not share their numbers.
-    default_view: int
 
     @abstractmethod
     def apply(self, images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n draws"]) -> UInt8[Tensor, "n C H W"]:
@@ -85,7 +103,7 @@ class _View(ABC):
         return (self.apply(levels, draws).float() / 255).to(images.dtype)
 
 
-class WeakAugment(_View):
+class WeakAugment(_ImageView):
     """Random crop after reflect padding, and horizontal flip.
 
     Args:
@@ -107,7 +125,7 @@ class WeakAugment(_View):
         return geometry.crop_flip(images, draws, padding=self.padding, flip=self.flip)
 
 
-class StrongAugment(_View):
+class StrongAugment(_ImageView):
     """A weak view, then operations drawn with replacement, each with a magnitude uniform in its range, then cutout.
 
     Args:

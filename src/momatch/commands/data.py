@@ -112,20 +112,23 @@ def inspect(arguments: argparse.Namespace) -> int:
         print(f"momatch data: warning: {warning}", file=sys.stderr)
     if arguments.contact_sheet is not None:
         from momatch.data.contact_sheet import save_contact_sheet
+        from momatch.data.dataset import Split
 
-        save_contact_sheet(dataset.train, dataset.class_names, arguments.contact_sheet)
+        shown = dataset.train
+        if shown.pictures is not None:
+            shown = Split(shown.pictures, shown.labels)
+        save_contact_sheet(shown, dataset.class_names, arguments.contact_sheet)
         print(f"contact sheet: {arguments.contact_sheet}")
     return 0
 
 
 def describe(dataset: "Dataset", report: "LoadReport") -> list[str]:
     """The lines that describe a dataset."""
-    _, channels, height, width = dataset.train.images.shape
-    sizes = [split.images.numel() for split in (dataset.train, dataset.test) if split is not None]
+    sizes = [split.images.nbytes for split in (dataset.train, dataset.test) if split is not None]
     kept = f"memory-mapped from {report.cache}" if report.cache else "in memory"
     lines = [
         f"{dataset.name}: {report.source}",
-        f"images: {width}x{height}, {'gray' if channels == 1 else 'colour'}, uint8; {sum(sizes) / 1e6:,.1f} MB, {kept}",
+        f"{_kind(dataset)}; {sum(sizes) / 1e6:,.1f} MB, {kept}",
         f"train: {len(dataset.train):,} ({_unlabeled(dataset.train):,} unlabelled)",
         f"test: {len(dataset.test):,}" if dataset.test is not None else "test: none",
         f"skipped: {len(report.skipped)}; ignored (no images): {report.ignored}",
@@ -137,6 +140,14 @@ def describe(dataset: "Dataset", report: "LoadReport") -> list[str]:
     train, test = _counts(dataset.train, dataset.num_classes), _counts(dataset.test, dataset.num_classes)
     lines += [f"{name:32} {train[k]:>8,} {test[k]:>8,}" for k, name in enumerate(dataset.class_names)]
     return lines
+
+
+def _kind(dataset: "Dataset") -> str:
+    if dataset.features is not None:
+        _, views, features = dataset.train.images.shape
+        return f"features: {views} views of {features}, {dataset.train.images.dtype}".replace("torch.", "")
+    _, channels, height, width = dataset.train.images.shape
+    return f"images: {width}x{height}, {'gray' if channels == 1 else 'colour'}, uint8"
 
 
 def _unlabeled(split: "Split") -> int:

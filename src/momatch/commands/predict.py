@@ -17,7 +17,7 @@ from momatch.training.signals import Interrupted
 
 if TYPE_CHECKING:
     from momatch.predict.stream import Summary
-    from momatch.training.model_files import SavedModel
+    from momatch.training.saved_model import SavedModel
 
 _ALPHA = 0.05
 

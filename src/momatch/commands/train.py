@@ -11,6 +11,11 @@ from typing import Any
 from momatch.commands.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
 from momatch.config_layers import Layer, combine, combine_resumed, preset_layer, read_config_file
+from momatch.data.feature_facts import read_facts
+from momatch.presets import PRESETS
+
+#: Where settings come from that nobody named: the preset that a features file brings.
+FEATURES = "preset 'features' (taken for a features file)"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -18,6 +23,11 @@ def main(argv: Sequence[str]) -> int:
     flags = parse_flags(argv)
     config = resolve(flags)
     speaks = os.environ.get("RANK", "0") == "0"
+    if speaks and FEATURES in (layer.source for layer in _layers(flags)[0]):
+        print(
+            f"{config.dataset} holds features: settings of the preset 'features' (--preset names others)",
+            file=sys.stderr,
+        )
     if flags.print_config:
         if speaks:
             print(json.dumps(config.to_dict(), indent=2))
@@ -56,11 +66,8 @@ def resolve(flags: Flags) -> TrainConfig:
     Raises:
         ValueError: if a setting is unknown, of the wrong type or out of range, or not that of the run to be resumed.
     """
-    values = {} if flags.config is None else read_config_file(flags.config)
-    preset = values.pop("preset", None) if flags.preset is None else flags.preset
-    layers = [] if preset is None else [preset_layer(str(preset))]
-    layers += [Layer(values, str(flags.config)), Layer(flags.settings)]
-    config = combine(layers)
+    layers, fixed = _layers(flags)
+    config = combine(layers, fixed)
     if not config.resume:
         return config
     assert config.run_dir is not None, "combine resolves it"
@@ -71,6 +78,21 @@ def resolve(flags: Flags) -> TrainConfig:
     from momatch.training.run import Run
 
     return combine_resumed(layers, Run.load(config.run_dir).config)
+
+
+def _layers(flags: Flags) -> tuple[list[Layer], Layer | None]:
+    """Where settings come from, and what a features file has decided; it brings a preset of its own if none is named."""
+    values = {} if flags.config is None else read_config_file(flags.config)
+    preset = values.pop("preset", None) if flags.preset is None else flags.preset
+    layers = [] if preset is None else [preset_layer(str(preset))]
+    layers += [Layer(values, str(flags.config)), Layer(flags.settings)]
+    given = {key: value for layer in layers for key, value in layer.values.items()}
+    facts = read_facts(given["dataset"]) if isinstance(given.get("dataset"), str) else None
+    if facts is None:
+        return layers, None
+    if preset is None and not given.get("resume"):
+        layers.insert(0, Layer(PRESETS["features"], FEATURES))
+    return layers, Layer(facts.settings, str(facts.path))
 
 
 def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:

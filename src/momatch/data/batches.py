@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from momatch.data.permutations import Purpose, check_seed
@@ -25,10 +25,10 @@ class Batch:
 
     Attributes:
         step: which step of the stream it is.
-        labeled_images: uint8, (b, C, H, W).
+        labeled_images: uint8, (b, C, H, W); or features, (b, V, F).
         labels: (b,) their labels.
         labeled_indices: (b,) their positions in the labelled set.
-        unlabeled_images: uint8, (u, C, H, W).
+        unlabeled_images: uint8, (u, C, H, W); or features, (u, V, F).
         unlabeled_indices: (u,) their positions in the unlabelled pool, from 0 to N_u - 1. A position can occur twice,
             where one epoch ends and the next begins.
         labeled_offset: where this process's labelled part starts in the global batch; views want it.
@@ -36,10 +36,10 @@ class Batch:
     """
 
     step: int
-    labeled_images: UInt8[Tensor, "b C H W"]
+    labeled_images: UInt8[Tensor, "b C H W"] | Float[Tensor, "b V F"]
     labels: Int64[Tensor, " b"]
     labeled_indices: Int64[Tensor, " b"]
-    unlabeled_images: UInt8[Tensor, "u C H W"]
+    unlabeled_images: UInt8[Tensor, "u C H W"] | Float[Tensor, "u V F"]
     unlabeled_indices: Int64[Tensor, " u"]
     labeled_offset: int = 0
     unlabeled_offset: int = 0

@@ -86,17 +86,22 @@ def open_or_build(key: str, cache_dir: str | Path | None, build: Callable[[Path]
 
 
 def map_images(path: Path, shape: tuple[int, ...]) -> UInt8[Tensor, "N C H W"]:
-    """The raw uint8 file at `path` as a memory-mapped tensor.
+    """The raw uint8 file at `path` as a memory-mapped tensor; see `map_tensor`."""
+    return map_tensor(path, shape, np.dtype(np.uint8))
+
+
+def map_tensor(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> Tensor:
+    """The raw numbers in the file at `path`, from the byte `offset` on, as a memory-mapped tensor.
 
     The mapping is copy-on-write: a careless in-place operation changes the process's own copy, never the file. Linux counts
     such a mapping against memory and refuses it when the file is larger than memory; then the mapping is read-only.
     """
     try:
-        array = np.memmap(path, np.uint8, mode="c", shape=shape)
+        array = np.memmap(path, dtype, mode="c", offset=offset, shape=shape)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
-        array = np.memmap(path, np.uint8, mode="r", shape=shape)
+        array = np.memmap(path, dtype, mode="r", offset=offset, shape=shape)
     with warnings.catch_warnings():
         # torch warns of arrays that are not writable: here that is on purpose.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)

@@ -178,7 +178,7 @@ def _keep(split: Split, classes: Sequence[int], num_classes: int) -> Examples:
         number[UNLABELED] = UNLABELED
     labels = number[split.labels]
     (positions,) = torch.nonzero(labels != num_classes, as_tuple=True)
-    return Examples(ImageRows([split.images], positions), labels[positions])
+    return Examples(ImageRows.of_split(split, positions), labels[positions])
 
 
 def _class_number(dataset: Dataset, name: str | int) -> int:

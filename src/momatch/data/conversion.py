@@ -17,19 +17,24 @@ from momatch.data.rows import ImageRows
 _LUMA = (19595, 38470, 7471)
 
 
-def convert_images(images: ImageRows, image_shape: tuple[int, int, int]) -> ImageRows:
+def convert_images(images: ImageRows, image_shape: tuple[int, ...]) -> ImageRows:
     """Return `images` with shape `image_shape` (C, H, W).
 
     Images that have it already are returned as they are; others are converted chunk by chunk into new memory.
 
     Raises:
-        ValueError: if a number of channels is neither 1 nor 3, or a size is less than one pixel.
+        ValueError: if a number of channels is neither 1 nor 3, a size is less than one pixel, or one of the two is of features.
     """
     if images.image_shape == image_shape:
         return images
-    for name, (C, H, W) in (("images", images.image_shape), ("image_shape", image_shape)):
-        if C not in (1, 3) or H < 1 or W < 1:
-            raise ValueError(f"{name}: got (C, H, W) = {(C, H, W)}, expected C = 1 or 3 and at least one pixel")
+    for name, shape in (("images", images.image_shape), ("image_shape", image_shape)):
+        if len(shape) != 3:
+            raise ValueError(
+                f"{name}: got (V, F) = {shape}, expected pixels (C, H, W): features cannot be made of another size, nor "
+                "mixed with images or with features of other views; embed both in the same way"
+            )
+        if shape[0] not in (1, 3) or min(shape) < 1:
+            raise ValueError(f"{name}: got (C, H, W) = {shape}, expected C = 1 or 3 and at least one pixel")
     converted = torch.empty((len(images), *image_shape), dtype=torch.uint8)
     start = 0
     for chunk in images.chunks():
@@ -38,7 +43,7 @@ def convert_images(images: ImageRows, image_shape: tuple[int, int, int]) -> Imag
     return ImageRows([converted])
 
 
-def _convert(images: UInt8[Tensor, "n C H W"], image_shape: tuple[int, int, int]) -> UInt8[Tensor, "n c h w"]:
+def _convert(images: UInt8[Tensor, "n C H W"], image_shape: tuple[int, ...]) -> UInt8[Tensor, "n c h w"]:
     channels, *size = image_shape
     if channels < images.shape[1]:
         images = _luma(images)

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ class Journal:
 
     Args:
         part: the folder of the entry under construction.
+        written: files in it that hold the rows.
     """
 
-    def __init__(self, part: Path) -> None:
+    def __init__(self, part: Path, written: Sequence[str] = (IMAGES,)) -> None:
         self.part = part
+        self.written = tuple(written)
         self.waiting: list[dict[str, Any]] = []
         self.last = time.monotonic()
 
@@ -32,8 +35,9 @@ class Journal:
 
     def sync(self) -> None:
         """Bring first the rows and then the notes to the disk, so that no note speaks of rows that a power cut took."""
-        with open(self.part / IMAGES, "r+b") as images:
-            os.fsync(images.fileno())
+        for name in self.written:
+            with open(self.part / name, "r+b") as rows:
+                os.fsync(rows.fileno())
         with open(self.part / JOURNAL, "a", encoding="utf-8") as journal:
             journal.writelines(json.dumps(record) + "\n" for record in self.waiting)
             journal.flush()

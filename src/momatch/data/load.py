@@ -12,6 +12,8 @@ from momatch.data.cifar import load_cifar
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset, Split
 from momatch.data.digits import load_digits
+from momatch.data.feature_facts import read_facts
+from momatch.data.features import load_features
 from momatch.data.folder import load_folder
 from momatch.data.idx import load_idx
 from momatch.data.manifest import load_manifest
@@ -50,20 +52,23 @@ BY_EXTENSION: dict[str, tuple[_Loader, frozenset[str]]] = {
     ".npz": (load_npz, _ARRAYS),
 }
 
+#: The same for an .npz that ``momatch embed`` made.
+_FEATURES: tuple[_Loader, frozenset[str]] = (load_features, frozenset({"verify"}))
+
 
 def load_dataset(name_or_path: str | Path, data_dir: str | Path | None = None, **options: Any) -> Dataset:
     """Load a dataset.
 
     Args:
         name_or_path: ``digits``, ``mnist``, ``fashion-mnist``, ``kmnist``, ``cifar10``, ``cifar100``, ``svhn`` or ``stl10``;
-            or the path of an image folder, a .csv or .parquet manifest, or an .npz file. A path that looks like a name is
-            written ``./mnist``.
+            or the path of an image folder, a .csv or .parquet manifest, or an .npz file of images or of features
+            (``momatch embed``). A path that looks like a name is written ``./mnist``.
         data_dir: where known datasets are looked for and downloaded to; default: ``$MOMATCH_DATA`` or the user's cache folder.
         **options: see `LoadOptions`.
 
     Returns:
         uint8 images (N, C, H, W), int64 labels with -1 for unlabelled, class names and a test split. Images decoded from files
-        are memory-mapped from the cache.
+        are memory-mapped from the cache. From a features file float16 features (N, V, F), memory-mapped, in place of images.
 
     Raises:
         DataError: if the data cannot be used: what was found, what was expected, what to do.
@@ -104,7 +109,7 @@ def load_with_report(
     extension = "" if path.is_dir() else path.suffix.lower()
     if extension not in BY_EXTENSION or (path.is_file() and not extension):
         raise DataError(f"{path}: got a {extension or 'nameless'} file, expected a folder, .csv, .parquet or .npz")
-    load, used = BY_EXTENSION[extension]
+    load, used = _FEATURES if read_facts(path) is not None else BY_EXTENSION[extension]
     options.refuse_unused(name, used)
     # A folder may be called like a known dataset, whose official statistics it must not be given.
     dataset, report = load(f"./{path.name}" if path.name in BY_NAME else path.name, path, options)
@@ -113,10 +118,12 @@ def load_with_report(
 
 def _resized(dataset: Dataset, size: int | None) -> Dataset:
     """The dataset with images of size x size, where they are not: files were decoded to it, arrays have a size of their own."""
+    if size is None:
+        return dataset
 
     def resized(split: Split) -> Split:
         channels, height, width = split.images.shape[1:]
-        if (height, width) == (size, size) or size is None:
+        if (height, width) == (size, size):
             return split
         rows = convert_images(ImageRows.of(split.images), (channels, size, size))
         return Split(rows.sources[0], split.labels, split.files)

@@ -79,7 +79,11 @@ def _images(path: Path, key: str) -> StoredImages:
     with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
         stored, fortran, dtype = _read_header(member)
     if dtype != np.uint8:
-        raise DataError(f"{path}: {key}: got dtype {dtype}, expected uint8 from 0 to 255; scale and convert it first")
+        vectors = "; for vectors take momatch.MoMatchClassifier, for features of images momatch embed"
+        raise DataError(
+            f"{path}: {key}: got dtype {dtype}, expected uint8 from 0 to 255; scale and convert it first"
+            + (vectors if len(stored) == 2 else "")
+        )
     if fortran and len(stored) > 1:
         raise DataError(f"{path}: {key}: stored in Fortran order; save np.ascontiguousarray of it")
     return StoredImages(path, key, stored, channels_first(f"{path}: {key}", stored))

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     CONTAMINATION = 3
     HELD_OUT = 4
     CALIBRATION = 5
+    SUBSET = 6
 
 
 def check_seed(seed: int) -> int:

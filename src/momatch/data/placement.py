@@ -12,9 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64
 from torch import Tensor
 
+from momatch.data.dataset import Rows
 from momatch.data.rows import ImageRows
 from momatch.data.sampling import EpochSampler
 
@@ -49,7 +50,7 @@ class ResidentImages:
         on_host = sampler.device.type == "cpu"
         self._gather = images.gather if on_host else partial(torch.index_select, images.to_device(sampler.device), 0)
 
-    def get(self, step: int) -> tuple[UInt8[Tensor, "n C H W"], Int64[Tensor, " n"]]:
+    def get(self, step: int) -> tuple[Rows, Int64[Tensor, " n"]]:
         """Images and positions of `step`."""
         positions = self._sampler.positions(step)
         return self._gather(positions), positions
@@ -70,7 +71,7 @@ class StreamedImages:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="momatch-batches")
         self._ahead: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
 
-    def get(self, step: int) -> tuple[UInt8[Tensor, "n C H W"], Int64[Tensor, " n"]]:
+    def get(self, step: int) -> tuple[Rows, Int64[Tensor, " n"]]:
         """Images and positions of `step`; the next step's are requested before this returns."""
         if self._ahead is None or self._ahead[0] != step:
             self._ahead = step, self._worker.submit(self._load, step)
@@ -90,7 +91,8 @@ class StreamedImages:
             return self._images.gather(positions).to(self._device), positions.to(self._device)
         with torch.cuda.stream(self._copies):  # Also makes the device current, which a new thread's is not.
             # Fresh pinned memory each time: torch's pinned allocator recycles it only after the copy from it ended.
-            pinned = torch.empty((len(positions), *self._images.image_shape), dtype=torch.uint8, pin_memory=True)
+            shape, dtype = (len(positions), *self._images.image_shape), self._images.dtype
+            pinned = torch.empty(shape, dtype=dtype, pin_memory=True)
             self._images.gather(positions, out=pinned)
             return (
                 pinned.to(self._device, non_blocking=True),

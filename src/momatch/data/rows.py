@@ -1,47 +1,56 @@
-"""Chosen rows of image tensors, seen as one tensor without copying it.
+"""Chosen rows of image tensors (or of features, `momatch.data.dataset`), seen as one tensor without copying it.
 
 A labelled set, an unlabelled pool and a contaminated pool are all rows of tensors that already exist, in memory or
 memory-mapped. Only the rows that are asked for are ever read.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.data.dataset import Split
+from momatch.data.dataset import Rows, Split, is_features
 
 #: What one chunk of a pass over all images may take, in bytes.
 CHUNK_BYTES = 2**24
 
 
 class ImageRows:
-    """Rows of one or more uint8 image tensors of one image size, on the CPU.
+    """Rows of one or more uint8 image tensors of one image size, or of features of one dtype and size, on the CPU.
 
     Args:
-        sources: tensors (N_i, C, H, W).
+        sources: tensors (N_i, C, H, W), or floating (N_i, V, F).
         rows: (N,) row numbers in the concatenation of `sources`; None for all rows in order.
+        pictures: for each source what to show in its place, uint8 (N_i, C, h, w); None where the sources show themselves.
 
     Raises:
-        ValueError: if the sources differ in image size, or a row number is out of range.
+        ValueError: if the sources differ in size or dtype, or a row number is out of range.
     """
 
-    def __init__(self, sources: Sequence[Tensor], rows: Int64[Tensor, " N"] | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Tensor],
+        rows: Int64[Tensor, " N"] | None = None,
+        *,
+        pictures: Sequence[Tensor] | None = None,
+    ) -> None:
         if not sources:
             raise ValueError("sources: got none, expected at least one image tensor")
         for source in sources:
-            if source.dtype != torch.uint8 or source.ndim != 4 or source.device.type != "cpu":
+            is_pixels = source.dtype == torch.uint8 and source.ndim == 4
+            if not (is_pixels or is_features(source)) or source.device.type != "cpu":
                 raise ValueError(
-                    f"sources: got {source.dtype} {tuple(source.shape)} on {source.device}, "
-                    "expected torch.uint8 (N, C, H, W) on the CPU; a BatchStream brings batches to the device"
+                    f"sources: got {source.dtype} {tuple(source.shape)} on {source.device}, expected torch.uint8 (N, C, H, W) "
+                    "or features (N, V, F) on the CPU; a BatchStream brings batches to the device"
                 )
-            if source.shape[1:] != sources[0].shape[1:]:
+            if source.shape[1:] != sources[0].shape[1:] or source.dtype != sources[0].dtype:
                 raise ValueError(
                     f"sources: got images of shape {tuple(source.shape[1:])}, expected {tuple(sources[0].shape[1:])} "
-                    "as in the first source; see convert_images"
+                    f"as in the first source, and got {source.dtype} after {sources[0].dtype}; see convert_images"
                 )
         total = sum(len(source) for source in sources)
         self.rows = torch.arange(total) if rows is None else rows
@@ -50,6 +59,7 @@ class ImageRows:
             if low < 0 or high >= total:
                 raise ValueError(f"rows: got {low} to {high}, expected row numbers from 0 to {total - 1}")
         self.sources = tuple(sources)
+        self._pictures = None if pictures is None else tuple(pictures)
         # The first row of each source in the concatenation.
         self._starts = np.cumsum([0, *(len(source) for source in sources[:-1])])
 
@@ -57,22 +67,42 @@ class ImageRows:
         return len(self.rows)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        C, H, W = self.sources[0].shape[1:]
-        return C, H, W
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W), or (V, F) of features."""
+        return tuple(self.sources[0].shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """torch.uint8 of pixels; floating of features."""
+        return self.sources[0].dtype
+
+    @property
+    def are_features(self) -> bool:
+        """Whether these are features and not pixels."""
+        return is_features(self.sources[0])
+
+    @property
+    def pictures(self) -> "ImageRows | None":
+        """What to show: the images themselves, or the small ones beside features; None where there are none."""
+        if not self.are_features:
+            return self
+        return None if self._pictures is None else ImageRows(self._pictures, self.rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """What one row takes."""
+        return math.prod(self.image_shape) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
         """What the rows take once they are copied out."""
-        C, H, W = self.image_shape
-        return len(self) * C * H * W
+        return len(self) * self.row_bytes
 
-    def gather(self, positions: Int64[Tensor, " n"], *, out: Tensor | None = None) -> UInt8[Tensor, "n C H W"]:
+    def gather(self, positions: Int64[Tensor, " n"], *, out: Tensor | None = None) -> Rows:
         """Copy the images at `positions`, into `out` if given (so that it can be pinned memory)."""
         rows = self.rows.index_select(0, positions).numpy()
         if out is None:
-            out = torch.empty((len(rows), *self.image_shape), dtype=torch.uint8)
+            out = torch.empty((len(rows), *self.image_shape), dtype=self.dtype)
         # Indexed by numpy, whose one thread copies a batch in a fraction of a millisecond: torch's would take all threads,
         # and wait for each of them where the cores are busy or a second thread gathers.
         target = out.numpy()
@@ -98,25 +128,37 @@ class ImageRows:
             raise ValueError(f"images: got {type(images).__name__}, expected a uint8 tensor (N, C, H, W) or ImageRows")
         return cls([images])
 
-    def chunks(self, size: int | None = None) -> Iterator[UInt8[Tensor, "_ C H W"]]:
+    @classmethod
+    def of_split(cls, split: Split, rows: Int64[Tensor, " N"] | None = None) -> "ImageRows":
+        """Rows of a split, with its pictures; None for all of them."""
+        return cls([split.images], rows, pictures=None if split.pictures is None else [split.pictures])
+
+    def chunks(self, size: int | None = None) -> Iterator[Rows]:
         """All images in order, `size` at a time; None for as many as fit in `CHUNK_BYTES` (but at least one)."""
-        C, H, W = self.image_shape
-        size = size or max(1, CHUNK_BYTES // max(1, C * H * W))
+        size = size or max(1, CHUNK_BYTES // max(1, self.row_bytes))
         for start in range(0, len(self), size):
             yield self.gather(torch.arange(start, min(start + size, len(self))))
 
     def select(self, positions: Int64[Tensor, " n"]) -> "ImageRows":
         """The images at `positions`, still without copying."""
-        return ImageRows(self.sources, self.rows.index_select(0, positions))
+        return ImageRows(self.sources, self.rows.index_select(0, positions), pictures=self._pictures)
+
+    def plain(self) -> "ImageRows":
+        """Of features the first view alone, which evaluation takes, without copying; images as they are."""
+        if not self.are_features or self.image_shape[0] == 1:
+            return self
+        return ImageRows([source[:, :1] for source in self.sources], self.rows, pictures=self._pictures)
 
     def append(self, other: "ImageRows") -> "ImageRows":
         """These images, then those of `other`, which must have the same size."""
         offset = sum(len(source) for source in self.sources)
-        return ImageRows((*self.sources, *other.sources), torch.cat([self.rows, other.rows + offset]))
+        shown = None if self._pictures is None or other._pictures is None else (*self._pictures, *other._pictures)
+        rows = torch.cat([self.rows, other.rows + offset])
+        return ImageRows((*self.sources, *other.sources), rows, pictures=shown)
 
-    def to_device(self, device: torch.device) -> UInt8[Tensor, "N C H W"]:
+    def to_device(self, device: torch.device) -> Rows:
         """Copy all images to `device` as one tensor, chunk by chunk (on ``meta`` nothing is read)."""
-        images = torch.empty((len(self), *self.image_shape), dtype=torch.uint8, device=device)
+        images = torch.empty((len(self), *self.image_shape), dtype=self.dtype, device=device)
         if device.type != "meta":
             start = 0
             for chunk in self.chunks():
@@ -154,7 +196,7 @@ class Examples:
             raise ValueError(
                 f"examples: got {type(split).__name__}, expected Examples or a Split, such as dataset.train"
             )
-        return cls(ImageRows([split.images]), split.labels)
+        return cls(ImageRows.of_split(split), split.labels)
 
     def __len__(self) -> int:
         return len(self.labels)

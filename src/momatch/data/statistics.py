@@ -32,8 +32,10 @@ def channel_statistics(images: ImageRows) -> tuple[tuple[float, ...], tuple[floa
         (mean, standard deviation), C numbers each. A constant channel has the deviation 1: normalised, it is 0.
 
     Raises:
-        ValueError: if there are no images.
+        ValueError: if there are no images, or they are features.
     """
+    if images.are_features:
+        raise ValueError("images: got features, expected pixels: features have no channels to compute statistics of")
     if not len(images):
         raise ValueError("images: got none, expected at least one to compute statistics of")
     counts = torch.zeros(images.image_shape[0], 256, dtype=torch.int64)

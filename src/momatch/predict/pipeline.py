@@ -23,7 +23,7 @@ from momatch.data.rows import ImageRows
 from momatch.predict.inputs import ArrayBatch, Batch, FileBatch
 from momatch.predict.table import Table, make_table
 from momatch.scoring import Scores
-from momatch.training.model_files import SavedModel
+from momatch.training.saved_model import SavedModel
 
 #: More threads than this wait for Python's lock rather than for the network; the rest of the cores work inside of operations.
 _MOST_WORKERS = 16

@@ -12,7 +12,7 @@ from momatch.predict.output import Spool, open_writer
 from momatch.predict.pipeline import Predictor, default_workers, in_order
 from momatch.predict.progress import Progress
 from momatch.predict.table import PValueCounts, Table, columns, flag
-from momatch.training.model_files import SavedModel
+from momatch.training.saved_model import SavedModel
 from momatch.training.setup import choose_device
 
 

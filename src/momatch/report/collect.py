@@ -19,7 +19,7 @@ from momatch.report.maps import map_points
 from momatch.report.models import Model, checkpoint_model, saved_model
 from momatch.report.run_files import RunFiles, attempt, read_run, written_again
 from momatch.report.run_images import RunImages, load_run_images, load_strangers
-from momatch.run_evaluation import fitted
+from momatch.run_evaluation import check_features, fitted
 from momatch.training.sources import HELD_OUT
 
 TEST = "test images"
@@ -135,6 +135,10 @@ def _model_and_images(
             f"{config.dataset!r} has other classes than the model was trained with; put the old images back."
         )
         return model, Missing(f"The images are not those that the model was trained with {_SEE}."), remarks
+    strange = attempt(lambda: check_features(model.classifier, images.dataset))
+    if isinstance(strange, Missing):
+        remarks.append(strange.reason)
+        return model, Missing(f"The features are not those that the model was trained with {_SEE}."), remarks
     return model, images, remarks
 
 
@@ -172,7 +176,7 @@ def _judge_strangers(
 
 
 def _judge_dataset(model: Model, name: str, data_dir: str | None) -> tuple[Judged, tuple[str, ...]]:
-    images, remarks = load_strangers(name, data_dir, model.facts)
+    images, remarks = load_strangers(name, data_dir, model.facts, model.classifier)
     return Judged.by(model, name, images), remarks
 
 

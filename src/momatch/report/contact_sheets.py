@@ -1,7 +1,7 @@
 """Contact sheets: the most confident mistakes, and what lies farthest from all clusters in the unlabelled pool."""
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
@@ -65,13 +65,19 @@ def truths_of_pool(images: RunImages, positions: Int64[Tensor, " n"]) -> list[st
     return found
 
 
+def _shown(judged: Judged) -> UInt8[Tensor, "n C H W"]:
+    """The images, in full where they are at hand."""
+    images = judged.images
+    return judged.thumbnails() if images.are_features else images.gather(torch.arange(len(images)))
+
+
 def _pictures(judged: Judged, order: Int64[Tensor, " n"], truths: list[str | None]) -> tuple[Picture, ...]:
     order = order[:MOST_PICTURES]
     shown, names = judged.select(order), judged.model.facts.class_names
     return tuple(
         Picture(image, truths[place], names[predicted], confidence, score)
         for image, place, predicted, confidence, score in zip(
-            shown.images.gather(torch.arange(len(shown))),
+            _shown(shown),
             order.tolist(),
             shown.predicted.tolist(),
             shown.confidence.tolist(),

@@ -77,11 +77,14 @@ class Judged:
         return log_doubt(self.outputs.log_joint)
 
     def thumbnails(self) -> UInt8[Tensor, "N C h w"]:
-        """The images in memory, with no side longer than `MOST_PIXELS`."""
-        channels, height, width = self.images.image_shape
+        """The images in memory, with no side longer than `MOST_PIXELS`; of features the pictures beside them, or black ones."""
+        pictures = self.images.pictures
+        if pictures is None:
+            return torch.zeros((len(self), self.model.facts.in_channels, 1, 1), dtype=torch.uint8)
+        channels, height, width = pictures.image_shape
         scale = min(1.0, MOST_PIXELS / max(height, width))
         size = (max(1, round(scale * height)), max(1, round(scale * width)))
-        return convert_images(self.images, (channels, *size)).gather(torch.arange(len(self)))
+        return convert_images(pictures, (channels, *size)).gather(torch.arange(len(self)))
 
     @cached_property
     def scores(self) -> dict[str, Float[Tensor, " N"]]:

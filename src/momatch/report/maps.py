@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from momatch.data.conversion import convert_images
+from momatch.data.rows import ImageRows
 from momatch.heads import GaussianMixtureHead
 from momatch.report.findings import Points
 from momatch.report.judged import Judged, alarm_level
@@ -98,6 +100,13 @@ def shares(sizes: Sequence[int], most: int) -> list[int]:
     return granted
 
 
+def _of_one_size(thumbnails: Sequence[UInt8[Tensor, "_ C _h _w"]]) -> UInt8[Tensor, "n C h w"]:
+    """All thumbnails in the size of the first: what is kept beside features may be smaller than images that were loaded."""
+    shape = tuple(thumbnails[0].shape[1:])
+    rows = (convert_images(ImageRows.of(some), shape) for some in thumbnails)
+    return torch.cat([some.gather(torch.arange(len(some))) for some in rows])
+
+
 def map_points(origins: Sequence[Judged], most_points: int, say: Callable[[str], None]) -> Points:
     """The map of images of all origins; those whose outputs are not finite are left out.
 
@@ -136,6 +145,6 @@ def map_points(origins: Sequence[Judged], most_points: int, say: Callable[[str],
         log_density=torch.cat([-origin.scores["density"] for origin in shown]),
         distance=torch.cat(distance),
         flagged=torch.cat([origin.score > level for origin in shown]),
-        images=torch.cat([origin.thumbnails() for origin in shown]),
+        images=_of_one_size([origin.thumbnails() for origin in shown]),
         explained=plane.explained,
     )

@@ -71,4 +71,4 @@ def checkpoint_model(directory: Path, config: TrainConfig, images: RunImages) ->
     refitted = refitted_head(training, here.cutoff) if here.refit else None
     source = f"What follows is about the averaged model as it was at step {checkpoint.step:,}, from {checkpoint.path}."
     remarks = (source, *(f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected))
-    return Model(training.step.average.classifier.eval(), training.facts, refitted, checkpoint.step, remarks)
+    return Model(training.model.eval(), training.facts, refitted, checkpoint.step, remarks)

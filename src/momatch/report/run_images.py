@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
@@ -15,7 +16,7 @@ from momatch.data.places import data_root
 from momatch.data.report import DataError, DataWarning
 from momatch.data.rows import ImageRows
 from momatch.data.splits import SemiSupervised
-from momatch.run_evaluation import fitted, size_of_files
+from momatch.run_evaluation import check_features, fitted, size_of_files
 from momatch.training.model_facts import ModelFacts
 from momatch.training.sources import load_images, part_classes, split_images
 
@@ -67,14 +68,17 @@ def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:
     return RunImages(dataset, part_classes(dataset, config.held_out_classes), config, remarks)
 
 
-def load_strangers(name: str, data_dir: str | None, facts: ModelFacts) -> tuple[ImageRows, tuple[str, ...]]:
+def load_strangers(
+    name: str, data_dir: str | None, facts: ModelFacts, classifier: Classifier
+) -> tuple[ImageRows, tuple[str, ...]]:
     """Images of another dataset (its test images, where there are any), in the shape that the model takes; and remarks.
 
     Raises:
-        ValueError: if the dataset is not at hand or cannot be used.
+        ValueError: if the dataset is not at hand or cannot be used, or holds features of another backbone.
     """
     dataset, remarks = _load(name, data_dir, image_size=size_of_files(name, facts))
-    return fitted(ImageRows.of((dataset.test or dataset.train).images), facts), remarks
+    check_features(classifier, dataset)
+    return fitted(ImageRows.of_split(dataset.test or dataset.train), facts), remarks
 
 
 def _load(

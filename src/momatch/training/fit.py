@@ -10,9 +10,11 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset
+from momatch.data.feature_facts import read_facts
 from momatch.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
 from momatch.training.allocator import keep_large_blocks
 from momatch.training.checkpoint import FOLDER, load_newest
+from momatch.training.features import adopt
 from momatch.training.figures import DivergenceError, check_progress, class_thresholds, interval_figures, run_result
 from momatch.training.model_files import save_model
 from momatch.training.optim import learning_rate
@@ -51,6 +53,9 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
     if dataset is not None:
         # What is written down must not name another dataset.
         config = replace(config, dataset=dataset.name)
+    features = read_facts(config.dataset) if dataset is None else dataset.features
+    if features is not None:
+        config = adopt(config, features)
     config = config.resolved()
     assert config.run_dir is not None, "resolved"
     directory = RunDirectory(config.run_dir)
@@ -197,8 +202,9 @@ def _resume(training: Training, recorder: Recorder) -> tuple[History, list[str]]
 def _introduction(config: TrainConfig, training: Training) -> str:
     data, begun, processes = training.data, training.stream.step, training.step.processes
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
+    made = "" if training.whole is None else "features of "
     return (
-        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{training.dataset}: {len(data.labels)} labelled and "
+        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{training.dataset}: {made}{len(data.labels)} labelled and "
         f"{len(data.unlabeled_images):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "
         f"{config.head}, {config.policy}, {config.steps:,} steps on {training.step.device.type}{several}; "
         f"run directory {config.run_dir}"
@@ -216,7 +222,7 @@ def _finish(
     result = run_result(config, training, history, evaluation)
     save_model(
         recorder.path,
-        average,
+        training.model,
         training.facts,
         refitted,
         calibration(training, refitted),

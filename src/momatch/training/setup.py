@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.augment import StrongAugment, WeakAugment
+from momatch.augment import StrongAugment, View, WeakAugment
 from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.constraints import KLConstraint, MMDConstraint
@@ -17,7 +17,7 @@ from momatch.data.batches import BatchStream
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
 from momatch.data.dataset import NO_CLASS, Dataset
-from momatch.data.rows import Examples
+from momatch.data.rows import Examples, ImageRows
 from momatch.data.splits import PoolTruth, SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.heads import AAGMM, KMeans, Linear
@@ -25,6 +25,7 @@ from momatch.moments import MomentConstraint
 from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
 from momatch.training.ema import AveragedModel
+from momatch.training.features import build_whole, cached_views, model_facts, with_backbone, without_backbone
 from momatch.training.model_facts import ModelFacts
 from momatch.training.model_files import build_classifier
 from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
@@ -49,6 +50,7 @@ class Training:
         stream: batches of them.
         step: trains on one batch; holds classifier, average, objective and optimiser.
         facts: what the classifier is built from.
+        whole: where features train, the classifier of images that they are a part of, untrained; None where images train.
     """
 
     dataset: str
@@ -58,6 +60,13 @@ class Training:
     stream: BatchStream
     step: TrainStep
     facts: ModelFacts
+    whole: Classifier | None = None
+
+    @property
+    def model(self) -> Classifier:
+        """What is saved: the averaged model, from raw images on."""
+        average = self.step.average.classifier
+        return average if self.whole is None else with_backbone(average, self.whole).eval()
 
     @cached_property
     def data_digest(self) -> str:
@@ -120,13 +129,19 @@ def build_training(
     facts = _facts(config, dataset, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        classifier = build_classifier(facts)
+        classifier = build_classifier(facts) if dataset.features is None else build_whole(facts, dataset.features)
+    whole: Classifier | None = None
+    views: tuple[View | None, View | None] = (None, None)
+    if dataset.features is not None:
+        whole, views = classifier, cached_views(dataset.features)
+        classifier = without_backbone(whole, _pool(data))
     classifier.to(device)
-    if config.channels_last:
+    if config.channels_last and whole is None:
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
     if config.compile:
         classifier.backbone.compile()
-    step = build_step(config, classifier, known_truth(data.truth).to(device), processes, _flip(config, dataset))
+    flip = flips(config.flip, dataset.name)
+    step = build_step(config, classifier, known_truth(data.truth).to(device), processes, flip, views=views)
     stream = BatchStream(
         data.labeled_images,
         data.labels,
@@ -138,7 +153,7 @@ def build_training(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    return Training(dataset.name, parts, data, calibration, stream, step, facts)
+    return Training(dataset.name, parts, data, calibration, stream, step, facts, whole)
 
 
 def known_truth(truth: PoolTruth) -> Int64[Tensor, " N_u"]:
@@ -147,7 +162,13 @@ def known_truth(truth: PoolTruth) -> Int64[Tensor, " N_u"]:
 
 
 def build_step(
-    config: TrainConfig, classifier: Classifier, truth: Tensor, processes: Processes | None = None, flip: bool = True
+    config: TrainConfig,
+    classifier: Classifier,
+    truth: Tensor,
+    processes: Processes | None = None,
+    flip: bool = True,
+    *,
+    views: tuple[View | None, View | None] = (None, None),
 ) -> TrainStep:
     """The step that trains `classifier` as the resolved config says.
 
@@ -157,6 +178,7 @@ def build_step(
         truth: (N_u,) what `known_truth` says about the pool, on the same device.
         processes: the other processes.
         flip: whether views may be mirrored.
+        views: the weak and the strong one, where they are not made of images as the config says.
     """
     head = classifier.head
     assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
@@ -166,8 +188,8 @@ def build_step(
         AveragedModel(classifier, config.ema_decay),
         objective,
         build_optimizer(classifier, config),
-        weak=WeakAugment(flip=flip),
-        strong=StrongAugment(flip=flip, num_operations=config.strong_operations, cutout=config.cutout),
+        weak=views[0] or WeakAugment(flip=flip),
+        strong=views[1] or StrongAugment(flip=flip, num_operations=config.strong_operations, cutout=config.cutout),
         truth=truth,
         options=StepOptions(
             seed=config.seed,
@@ -231,8 +253,8 @@ def _constraint(config: TrainConfig) -> AnyConstraint | None:
 
 
 def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelFacts:
-    # Where every image is labelled and labelled ones stay out of the pool, the pool is empty.
-    pool = data.unlabeled_images if len(data.unlabeled_images) else data.labeled_images
+    if dataset.features is not None:
+        return model_facts(config, dataset.features, data.class_names)
     channels, height, width = data.labeled_images.image_shape
     return ModelFacts(
         backbone=config.backbone,
@@ -242,15 +264,21 @@ def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> Model
         class_names=data.class_names,
         in_channels=channels,
         image_size=(height, width),
-        normalization=normalization(dataset.name, pool),
+        normalization=normalization(dataset.name, _pool(data)),
         dataset=dataset.name,
     )
 
 
-def _flip(config: TrainConfig, dataset: Dataset) -> bool:
-    if config.flip != "auto":
-        return config.flip == "yes"
-    return dataset.name not in KNOWN or KNOWN[dataset.name].flip
+def _pool(data: SemiSupervised) -> ImageRows:
+    """The pool; the labelled images where every image is labelled and labelled ones stay out of it."""
+    return data.unlabeled_images if len(data.unlabeled_images) else data.labeled_images
+
+
+def flips(flip: str, dataset: str) -> bool:
+    """Whether views of the images of `dataset` may be mirrored, by the setting `flip`."""
+    if flip != "auto":
+        return flip == "yes"
+    return dataset not in KNOWN or KNOWN[dataset].flip
 
 
 def _check_batches(config: TrainConfig, world_size: int) -> None:

@@ -1,4 +1,4 @@
-"""One training step, from a batch of raw images to updated weights, without the host waiting for the device."""
+"""One training step, from a batch of raw images (or features) to updated weights, without the host waiting for the device."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
-from momatch.augment import StrongAugment, WeakAugment
+from momatch.augment import View
 from momatch.classifier import Classifier
 from momatch.data.batches import Batch
 from momatch.heads import AAGMM, MAX_LOG_VARIANCE
@@ -67,8 +67,8 @@ class TrainStep:
         objective: Objective,
         optimizer: Optimizer,
         *,
-        weak: WeakAugment,
-        strong: StrongAugment,
+        weak: View,
+        strong: View,
         truth: Int64[Tensor, " N_u"],
         options: StepOptions,
         processes: Processes | None = None,
@@ -158,7 +158,7 @@ class TrainStep:
         return Embeddings(labeled, weak, strong)
 
     def _network(self, images: Tensor) -> Float[Tensor, "n D"]:
-        layout = torch.channels_last if self.options.channels_last else torch.contiguous_format
+        layout = torch.channels_last if self.options.channels_last and images.ndim == 4 else torch.contiguous_format
         # One context a pass: casts of the weights that a pass without gradient has cached must not serve one with gradient.
         with self._autocast():
             # While the pixels are bytes, bringing them in order moves a quarter of the memory.
@@ -207,7 +207,7 @@ class TrainStep:
 
 @dataclass(frozen=True)
 class _Views:
-    """A part of the batch as the network sees it, in bytes."""
+    """A part of the batch as the network sees it: in bytes, or as features."""
 
     labeled: Tensor
     labels: Tensor

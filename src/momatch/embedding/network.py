@@ -1,0 +1,121 @@
+"""The backbone of an embedding, with its weights kept, and what it makes of a batch of images in all views."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float16, Int64, UInt8
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from momatch.augment import StrongAugment, WeakAugment
+from momatch.augment.draws import draw
+from momatch.classifier import Classifier
+from momatch.data.feature_facts import FeatureFacts
+from momatch.training.durable import replace_files
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier
+
+
+class Network:
+    """From raw images to features of all their views.
+
+    Args:
+        classifier: its backbone and preprocessing are used; on its device, in evaluation mode.
+        facts: how many views, and which.
+    """
+
+    def __init__(self, classifier: Classifier, facts: FeatureFacts) -> None:
+        self._classifier = classifier.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._device = next(iter([*classifier.backbone.parameters(), torch.empty(0)])).device
+        flip = facts.flip == "yes"
+        self._weak = WeakAugment(flip=flip)
+        self._strong = StrongAugment(flip=flip, num_operations=facts.strong_operations, cutout=facts.cutout)
+        self._facts = facts
+        self.num_features: int = classifier.backbone.num_features  # type: ignore[assignment] # build_backbone sets it
+
+    def views(self, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"]) -> Float16[np.ndarray, "n V F"]:
+        """Features of the plain, the weak and the strong views.
+
+        View j of its kind is that of (seed, step j, position = row in the dataset), whatever the batch and the limit.
+
+        Args:
+            images: raw.
+            rows: (n,) their rows in the dataset, ascending.
+
+        Raises:
+            ValueError: if features are not finite in float16.
+        """
+        images = images.to(self._device)
+        weak = [self._view(self._weak, images, rows, j) for j in range(self._facts.weak_views)]
+        strong = [self._view(self._strong, images, rows, j) for j in range(self._facts.strong_views)]
+        return self._features([images, *weak, *strong])
+
+    def plain(self, images: UInt8[Tensor, "n C H W"]) -> Float16[np.ndarray, "n 1 F"]:
+        """Features of the images as they are.
+
+        Raises:
+            ValueError: as `views`.
+        """
+        return self._features([images.to(self._device)])
+
+    def _view(
+        self, view: WeakAugment | StrongAugment, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"], step: int
+    ) -> UInt8[Tensor, "n C H W"]:
+        first, last = int(rows[0]), int(rows[-1])
+        draws = draw(
+            last - first + 1,
+            view.num_draws,
+            seed=self._facts.seed,
+            step=step,
+            view=view.default_view,
+            offset=first,
+            device=images.device,
+        )
+        return view.apply(images, draws[(rows - first).to(images.device)])
+
+    def _features(self, views: Sequence[UInt8[Tensor, "n C H W"]]) -> Float16[np.ndarray, "n V F"]:
+        assert self._classifier.preprocess is not None, "the facts have the dataset's statistics"
+        found = []
+        with torch.inference_mode():
+            for view in views:
+                x = self._classifier.preprocess(view.contiguous(memory_format=torch.channels_last))
+                found.append(self._classifier.backbone(x).to(torch.float16))
+        features = torch.stack(found, 1).cpu()
+        if not bool(features.isfinite().all()):
+            raise ValueError(
+                f"backbone {self._facts.backbone!r}: got features that are not finite in float16 (up to 65,504), expected "
+                "finite ones; scale what the network returns, with a norm layer at its end for example"
+            )
+        return features.numpy()
+
+
+def build_network(model: ModelFacts, facts: FeatureFacts, weights: Path, device: torch.device) -> Network:
+    """The network of an embedding; its weights are in `weights` if the embedding was begun before, else they are put there.
+
+    The random state of the caller is left as it was.
+
+    Raises:
+        ValueError: if the backbone cannot be built, its state holds anything but tensors, or it does not fit the weights.
+        OSError: if the weights cannot be written or read.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(facts.seed)
+        classifier = build_classifier(model)
+    if not weights.exists():
+        state = classifier.backbone.state_dict()
+        for name, value in state.items():
+            if not isinstance(value, Tensor):
+                raise ValueError(f"backbone {facts.backbone!r}: got {name} of type {type(value).__name__} in its state")
+        replace_files({weights: save({name: value.contiguous().clone() for name, value in state.items()})})
+    else:
+        try:
+            classifier.backbone.load_state_dict(load(weights.read_bytes()))
+        except (RuntimeError, SafetensorError) as error:
+            raise ValueError(
+                f"{weights}: the weights that the embedding was begun with do not fit backbone {facts.backbone!r} any more; "
+                f"delete {weights.parent} to begin anew"
+            ) from error
+    return Network(classifier.to(device), facts)

@@ -1,0 +1,188 @@
+"""Training on features: the classifier trains without its backbone, and is saved with it.
+
+What the file decides (backbone, views) is no setting of the run any more: `adopt` writes it into the config, so that a run's
+record says what it was trained on.
+"""
+
+import copy
+from dataclasses import fields, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from momatch.augment import CachedView
+from momatch.classifier import CachedFeatures, Classifier
+from momatch.config import TrainConfig
+from momatch.data.feature_facts import FeatureFacts
+from momatch.data.features import backbone_weights
+from momatch.data.rows import ImageRows
+from momatch.training.model_facts import ModelFacts
+from momatch.training.model_files import build_classifier
+
+#: So many images are enough for means and deviations.
+STATISTICS_SAMPLES = 10_000
+
+
+def adopt(config: TrainConfig, facts: FeatureFacts) -> TrainConfig:
+    """The config with what the features file decides.
+
+    Raises:
+        ValueError: if the config asks for something else.
+    """
+    defaults = {field.name: field.default for field in fields(config)}
+    for key, value in facts.settings.items():
+        given = getattr(config, key)
+        if given not in (value, defaults[key]):
+            raise ValueError(
+                f"{key}: got {given!r}, expected {value!r}, with which {facts.path} was made; leave it out, or embed the "
+                "images anew with momatch embed"
+            )
+    for key, value in {"image_size": config.image_size, "test_fraction": config.test_fraction or None}.items():
+        if value is not None:
+            height, width = facts.image_size
+            raise ValueError(
+                f"{key}: got {value}, expected nothing: {facts.path} holds features of images of {width}x{height}, parted when "
+                "they were made; give it to momatch embed"
+            )
+    if config.compile:
+        raise ValueError("compile: got True, expected False: features went through the network before")
+    return replace(config, **facts.settings)
+
+
+def model_facts(config: TrainConfig, facts: FeatureFacts, class_names: tuple[str, ...]) -> ModelFacts:
+    """What the whole classifier, from pixels to log joints, is built from."""
+    return ModelFacts(
+        backbone=facts.backbone,
+        backbone_variant=facts.backbone_variant,
+        head=config.head,
+        embedding_dim=config.embedding_dim,
+        class_names=class_names,
+        in_channels=facts.in_channels,
+        image_size=facts.image_size,
+        normalization=facts.normalization,
+        dataset=facts.dataset,
+    )
+
+
+def build_whole(model: ModelFacts, facts: FeatureFacts) -> Classifier:
+    """The whole classifier, with the backbone's weights from the features file and untrained behind it, on the CPU.
+
+    Raises:
+        ValueError: if the backbone cannot be built, or the weights are not its own.
+    """
+    # The weights are about to be replaced: the pretrained ones need not be there.
+    options = {"pretrained": False} if model.backbone == "efficientnet-lite0" else {}
+    whole = build_classifier(model, backbone_options=options)
+    load_backbone(whole, facts)
+    return whole
+
+
+def load_backbone(classifier: Classifier, facts: FeatureFacts) -> None:
+    """Give a classifier's backbone the weights that the features were made with.
+
+    Raises:
+        ValueError: if they are not those of this network.
+    """
+    weights = backbone_weights(facts)
+    for name, own in classifier.backbone.state_dict(keep_vars=True).items():
+        if name in weights and own.dtype != weights[name].dtype:
+            own.data = own.data.to(weights[name].dtype)
+    try:
+        classifier.backbone.load_state_dict(weights)
+    except RuntimeError as error:
+        first = " ".join(line.strip() for line in str(error).splitlines()[1:2])
+        raise ValueError(
+            f"{facts.path}: the weights in it are not those of backbone {facts.backbone!r}; has its code changed? {first}"
+        ) from error
+
+
+class StandardizedLinear(nn.Linear):
+    """A linear layer of standardised features: W (x - mean) / std + b.
+
+    Backbones leave features on scales of their own, and one learning rate must serve all. Once trained it is a plain linear
+    layer (`folded`).
+
+    Args:
+        linear: its weight and bias are copied.
+        mean: (F,) of the features.
+        std: (F,), positive.
+    """
+
+    mean: Float[Tensor, " F"]
+    std: Float[Tensor, " F"]
+
+    def __init__(self, linear: nn.Linear, mean: Float[Tensor, " F"], std: Float[Tensor, " F"]) -> None:
+        super().__init__(linear.in_features, linear.out_features)
+        self.load_state_dict(linear.state_dict())
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, input: Float[Tensor, "n F"]) -> Float[Tensor, "n D"]:
+        """Embeddings of features."""
+        return super().forward((input - self.mean) / self.std)
+
+    def folded(self) -> nn.Linear:
+        """The linear layer of raw features that does the same."""
+        linear = nn.Linear(self.in_features, self.out_features, device=self.weight.device)
+        weight = self.weight.detach().double() / self.std.double()
+        with torch.no_grad():
+            linear.weight.copy_(weight)
+            linear.bias.copy_(self.bias.double() - weight @ self.mean.double())
+        return linear
+
+
+def feature_statistics(rows: ImageRows) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
+    """Mean and standard deviation of each feature over the plain views of an even share of `rows`; 1 for a constant feature."""
+    share = rows.plain().select(torch.arange(0, len(rows), max(1, -(-len(rows) // STATISTICS_SAMPLES))))
+    features = torch.cat([chunk[:, 0] for chunk in share.chunks()]).double()
+    std, mean = torch.std_mean(features, 0, correction=0)
+    # What varies by less than half precision can tell is constant.
+    return mean.float(), torch.where(std > 1e-3 * mean.abs(), std, 1.0).float()
+
+
+def without_backbone(whole: Classifier, rows: ImageRows) -> Classifier:
+    """The part of `whole` that trains, from features to log joints, untrained; nothing is shared with it.
+
+    Args:
+        whole: the classifier of images.
+        rows: features to train on, whose scales it is given.
+    """
+    projection = whole.projection
+    if projection is not None:
+        assert isinstance(projection, nn.Linear), "Classifier.build makes it"
+        projection = StandardizedLinear(projection, *feature_statistics(rows))
+    return Classifier(CachedFeatures(rows.image_shape[1]), copy.deepcopy(whole.head), projection)
+
+
+def with_backbone(trained: Classifier, whole: Classifier) -> Classifier:
+    """The trained part, copied, behind the backbone and preprocessing of `whole`: a classifier of images, on the CPU."""
+    projection = trained.projection
+    if projection is not None:
+        assert isinstance(projection, StandardizedLinear), "without_backbone makes it"
+        projection = projection.folded().cpu()
+    return Classifier(whole.backbone, copy.deepcopy(trained.head).cpu(), projection, preprocess=whole.preprocess)
+
+
+def check_backbone(classifier: Classifier, facts: FeatureFacts) -> None:
+    """Check that features are those that this classifier's backbone makes: another one's mean nothing to it.
+
+    Raises:
+        ValueError: if they are not.
+    """
+    own, theirs = classifier.backbone.state_dict(), backbone_weights(facts)
+    if own.keys() != theirs.keys() or not all(torch.equal(own[name].cpu(), theirs[name]) for name in own):
+        raise ValueError(
+            f"{facts.path}: got features of a backbone ({facts.backbone}) with other weights than the model's, expected "
+            "those of the model's own backbone; evaluate on the images, or on the features file that it was trained on"
+        )
+
+
+def cached_views(facts: FeatureFacts) -> tuple[CachedView, CachedView]:
+    """What weak and strong views are drawn from: the plain one and the weak ones; the strong ones.
+
+    Raises:
+        ValueError: if there is no strong view.
+    """
+    weak = 1 + facts.weak_views
+    return CachedView(0, weak, default_view=0), CachedView(weak, facts.strong_views, default_view=1)

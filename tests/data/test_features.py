@@ -1,0 +1,139 @@
+"""Features files that are damaged, of another version or made otherwise, and rows of features."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from momatch.data.batches import BatchStream
+from momatch.data.conversion import convert_images
+from momatch.data.dataset import Split
+from momatch.data.feature_facts import MARKER, read_facts
+from momatch.data.load import load_dataset
+from momatch.data.report import DataError
+from momatch.data.rows import Examples, ImageRows
+from momatch.data.statistics import channel_statistics
+from momatch.embedding import embed
+from momatch.embedding.archive import write_archive
+from tests.embedding.setting import small_options
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    """The content of a features file."""
+    path = embed(small_options(tmp_path_factory.mktemp("features"), limit=20, limit_test=5)).facts.path
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def facts_with(members, **changes):
+    return json.dumps(json.loads(members[MARKER]) | changes).encode()
+
+
+def npy(path, array):
+    np.save(path, array)
+    return path.read_bytes()
+
+
+def test_file_is_a_plain_npz_whose_members_are_aligned(members, tmp_path):
+    path = tmp_path / "f.npz"
+    write_archive(path, members)
+    with np.load(path) as archive:
+        assert archive["train_features"].shape == (20, 5, 12)
+        assert archive["train_labels"].dtype == np.int64
+    data = path.read_bytes()
+    assert all(data.index(content) % 64 == 0 for content in members.values())
+    assert read_facts(path).num_views == 5
+    assert read_facts(tmp_path / "none.npz") is None
+
+
+def test_damaged_files_are_refused(members, tmp_path):
+    path = tmp_path / "f.npz"
+
+    def refused(match, **changes):
+        content = {name: value for name, value in {**members, **changes}.items() if value is not None}
+        write_archive(path, content)
+        with pytest.raises(DataError, match=match):
+            load_dataset(path)
+
+    refused(
+        r"version 2 of the features format, expected 1; it was written by", **{MARKER: facts_with(members, version=2)}
+    )
+    refused(r"momatch_features.json in it cannot be read", **{MARKER: b"{"})
+    refused(r"momatch_features.json in it cannot be read", **{MARKER: facts_with(members, image_size=8)})
+    refused(r"without the weights of their backbone .* MoMatchClassifier", **{"backbone.safetensors": None})
+    refused(r"cannot be read as a features file", **{"train_features.npy": None})
+    wide = npy(tmp_path / "x.npy", np.zeros((20, 5, 12), np.float32))
+    refused(
+        r"train_features.npy: got float32 \(20, 5, 12\), expected float16 \(20, 5, 12\)", **{"train_features.npy": wide}
+    )
+    short = npy(tmp_path / "x.npy", np.zeros((19, 5, 12), np.float16))
+    refused(r"got float16 \(19, 5, 12\), expected float16 \(20, 5, 12\)", **{"train_features.npy": short})
+    cut = members["train_features.npy"][:-100]
+    refused(r"train_features.npy", **{"train_features.npy": cut})
+    labels = npy(tmp_path / "x.npy", np.zeros(20, np.int32))
+    refused(r"train_labels: got int32 \(20,\), expected int64", **{"train_labels.npy": labels})
+    outside = npy(tmp_path / "x.npy", np.full(20, 9))
+    refused(r"got labels from 9 to 9, expected -1 \(unlabelled\) to 3", **{"train_labels.npy": outside})
+    write_archive(path, members)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match="cannot be read as"):
+        load_dataset(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(DataError, match="compressed or damaged"):
+        load_dataset(path)
+
+
+def test_options_without_meaning_and_plain_vectors_are_refused(members, tmp_path):
+    path = tmp_path / "f.npz"
+    write_archive(path, members)
+    with pytest.raises(DataError, match="size has no meaning for this dataset"):
+        load_dataset(path, size=8)
+    np.savez(path, x_train=np.zeros((4, 3), np.float32), y_train=np.zeros(4, int))
+    with pytest.raises(DataError, match=r"for vectors take momatch.MoMatchClassifier"):
+        load_dataset(path)
+
+
+def test_rows_of_features_are_picked_like_images():
+    features = torch.arange(6 * 3 * 2, dtype=torch.float16).view(6, 3, 2)
+    pictures = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1).expand(6, 1, 2, 2)
+    examples = Examples.of(Split(features, torch.arange(6), pictures=pictures)).select(torch.tensor([4, 1]))
+    rows = examples.images.append(ImageRows([features[:1]], pictures=[pictures[:1]]))
+    assert torch.equal(rows.gather(torch.tensor([2, 0, 1])), features[[0, 4, 1]])
+    assert torch.equal(rows.plain().gather(torch.arange(3)), features[[4, 1, 0], :1])
+    assert rows.pictures.gather(torch.arange(3))[:, 0, 0, 0].tolist() == [4, 1, 0]
+    assert rows.nbytes == 3 * 3 * 2 * 2
+    assert ImageRows([features]).pictures is None
+    assert torch.equal(rows.to_device(torch.device("cpu")), features[[4, 1, 0]])
+    labels = torch.arange(2)
+    for budget in (None, 0):
+        stream = BatchStream(
+            rows.select(labels),
+            labels,
+            rows,
+            labeled_batch_size=2,
+            unlabeled_batch_size=3,
+            seed=0,
+            device_budget=budget,
+        )
+        batch = stream.batch(0)
+        assert batch.unlabeled_images.dtype == torch.float16
+        assert torch.equal(batch.unlabeled_images, rows.gather(batch.unlabeled_indices))
+
+
+def test_features_are_not_taken_for_images(unchecked):
+    features = torch.zeros(2, 3, 4)
+    with pytest.raises(ValueError, match="got features, expected pixels"):
+        channel_statistics(ImageRows([features]))
+    with pytest.raises(ValueError, match=r"got \(V, F\) = \(3, 4\), expected pixels"):
+        convert_images(ImageRows([features]), (1, 8, 8))
+    with pytest.raises(ValueError, match=r"got torch.float16 after torch.float32"):
+        ImageRows([features, features.half()])
+    with pytest.raises(ValueError, match=r"expected uint8 \(N, C, H, W\), or floating \(N, V, F\)"):
+        Split(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="pictures: got 1, expected one for each of 2 rows"):
+        Split(features, torch.zeros(2, dtype=torch.int64), pictures=torch.zeros(1, 1, 2, 2, dtype=torch.uint8))

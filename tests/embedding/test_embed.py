@@ -1,0 +1,244 @@
+"""What `embed` writes: views against a direct computation, subsets, resumption, full disks, and what it refuses."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from momatch.augment import StrongAugment, WeakAugment
+from momatch.data.dataset import is_features
+from momatch.data.features import backbone_weights
+from momatch.data.load import load_dataset
+from momatch.data.subset import draw_subset
+from momatch.embedding import embed
+from momatch.normalize import Normalize
+from momatch.training.signals import Interrupted
+from tests.embedding.setting import Corners, F, small_options
+from tests.training.faults import failing, no_space
+from tests.training.test_processes import environment
+
+
+def test_views_are_those_of_seed_view_and_image_whatever_the_batch_and_the_limit(tmp_path):
+    options = small_options(tmp_path, limit=50, limit_test=7, batch_size=9)
+    embedded = embed(options)
+    images, features = load_dataset(options.dataset), load_dataset(options.out)
+    facts = features.features
+    rows = draw_subset(images.train.labels, 50, seed=3)
+    assert (embedded.train, embedded.train_of, embedded.test, embedded.passed) == (50, 160, 7, 50 * 5 + 7)
+    assert features.train.images.shape == (50, 5, F)
+    assert features.train.images.dtype == torch.float16
+    assert torch.equal(features.train.labels, images.train.labels[rows])
+    assert torch.equal(features.train.pictures, images.train.images[rows])
+    network = Corners()
+    network.load_state_dict(backbone_weights(facts))
+    normalize = Normalize(*facts.normalization)
+
+    def expected(view, row, step):
+        image = images.train.images[row][None]
+        seen = image if view is None else view(image, seed=3, step=step, offset=row)
+        with torch.no_grad():
+            return network(normalize(seen))[0]
+
+    weak, strong = WeakAugment(flip=False), StrongAugment(flip=False)
+    views = [(None, 0), (weak, 0), (weak, 1), (strong, 0), (strong, 1)]
+    for place in (0, 8, 9, 49):
+        for number, (view, step) in enumerate(views):
+            wanted = expected(view, int(rows[place]), step)
+            torch.testing.assert_close(features.train.images[place, number].float(), wanted, atol=1e-3, rtol=0)
+    with torch.no_grad():
+        plain = network(normalize(images.test.images[draw_subset(images.test.labels, 7, seed=3)]))
+    torch.testing.assert_close(features.test.images[:, 0].float(), plain, atol=1e-3, rtol=0)
+
+
+def test_features_are_mapped_from_the_file_and_not_read(tmp_path):
+    options = small_options(tmp_path)
+    embed(options)
+    dataset = load_dataset(options.out)
+    features = dataset.train.images
+    assert is_features(features)
+    assert features.data_ptr() % 64 == 0
+    # A byte that changes in the file changes in the tensor: there is no copy.
+    with np.load(options.out) as archive:
+        before = archive["train_features"]
+    np.testing.assert_array_equal(before, features.numpy())
+    at = options.out.read_bytes().index(before.tobytes())
+    with open(options.out, "r+b") as file:
+        file.seek(at)
+        file.write(np.float16(7.5).tobytes())
+    assert float(features[0, 0, 0]) == 7.5
+    with pytest.raises(ValueError, match=r"train_features.npy in it is damaged; embed the images anew"):
+        load_dataset(options.out, verify=True)
+
+
+def test_labels_come_first_and_classes_keep_their_share():
+    labels = torch.tensor([0] * 30 + [1] * 60 + [-1] * 300)
+    assert draw_subset(labels, 1000, seed=0).tolist() == list(range(390))
+    some = draw_subset(labels, 120, seed=0)
+    assert (labels[some] >= 0).sum() == 90
+    few = labels[draw_subset(labels, 30, seed=1)]
+    assert few.bincount().tolist() == [10, 20]
+    assert not torch.equal(draw_subset(labels, 30, seed=1), draw_subset(labels, 30, seed=2))
+
+
+@pytest.mark.slow
+def test_killed_embedding_goes_on_where_it_was(tmp_path):
+    whole = small_options(tmp_path, out=tmp_path / "whole.npz", batch_size=8)
+    embed(whole)
+    options = replace(whole, out=tmp_path / "features.npz")
+    command = [sys.executable, "-m", "momatch", "embed", options.dataset, "--out", str(options.out), "--seed", "3"]
+    command += [
+        "--backbone",
+        options.backbone,
+        "--weak-views",
+        "2",
+        "--flip",
+        "no",
+        "--batch-size",
+        "8",
+        "--device",
+        "cpu",
+    ]
+    part = tmp_path / "features.npz.part"
+    slow = {**environment(), "SLOW_BACKBONE": "0.15"}
+    process = subprocess.Popen(command, env=slow, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not ((part / "done.jsonl").exists() and (part / "done.jsonl").stat().st_size) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = [json.loads(line)["rows"] for line in (part / "done.jsonl").read_text().splitlines()]
+    assert 0 < done[-1] < 160
+    assert not options.out.exists()
+    embedded = embed(options)
+    assert embedded.resumed >= 5 * done[-1]
+    assert not part.exists()
+    # The weights are random, and yet those of the first process; the seed makes the views.
+    resumed, other = (load_dataset(path) for path in (options.out, whole.out))
+    assert torch.equal(resumed.train.images, other.train.images)
+    assert torch.equal(resumed.test.images, other.test.images)
+
+
+def interrupted_after(monkeypatch, batches, action):
+    """Let `action` happen before the given batch is written."""
+    from momatch.embedding.part import RowWriter
+
+    write, calls = RowWriter.write, [0]
+
+    def counted(self, first, **arrays):
+        calls[0] += 1
+        if calls[0] == batches:
+            action()
+        write(self, first, **arrays)
+
+    monkeypatch.setattr(RowWriter, "write", counted)
+
+
+def test_ctrl_c_saves_and_another_command_is_refused(tmp_path, monkeypatch):
+    options = small_options(tmp_path)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(
+            Interrupted, match=r"stopped with 640 of 880 images done and saved; the same command goes on"
+        ):
+            embed(options)
+    with pytest.raises(ValueError, match=r"begun there with seed 3, got 4; give the same command as then to go on"):
+        embed(replace(options, seed=4))
+    with pytest.raises(ValueError, match=r"begun there with limit None, got 9"):
+        embed(replace(options, limit=9))
+    embedded = embed(replace(options, batch_size=32))
+    assert (embedded.resumed, embedded.passed) == (640, 240)
+    with pytest.raises(ValueError, match=r"is there already; give another name, or overwrite"):
+        small_options(tmp_path)
+
+
+def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
+    options = small_options(tmp_path)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 2, lambda: failing(patch, ("write",), 1, no_space, True))
+        with pytest.raises(OSError, match=r"No space left on device; what is done is kept; free some space") as caught:
+            embed(options)
+    assert caught.value.errno == errno.ENOSPC
+    assert not options.out.exists()
+    # At the end, while the file is put together.
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "momatch.embedding.dataset.write_archive", lambda path, members: (_ for _ in ()).throw(no_space())
+        )
+        with pytest.raises(OSError, match=r"what is done is kept"):
+            embed(options)
+    embedded = embed(options)
+    assert (embedded.resumed, embedded.passed) == (880, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10))
+        with pytest.raises(OSError, match=r"it needs 0.00 GB there while it works.*got 0.00 GB free"):
+            embed(replace(options, out=tmp_path / "other.npz"))
+    assert not (tmp_path / "other.npz.part" / "plan.json").exists()
+
+
+def test_overwriting_replaces_the_file_and_only_at_the_end(tmp_path, monkeypatch):
+    options = small_options(tmp_path)
+    embed(options)
+    before = options.out.read_bytes()
+    again = replace(options, overwrite=True, weak_views=0)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted):
+            embed(again)
+    assert options.out.read_bytes() == before
+    embed(again)
+    assert load_dataset(options.out).train.images.shape == (160, 3, F)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strong_views": 0}, "strong_views"),
+        ({"weak_views": -1}, "weak_views: got -1, expected 0 or more"),
+        ({"limit": 0}, "limit"),
+        ({"cutout": 2.0}, "cutout: got 2.0, expected 0 to 1"),
+        ({"backbone": "resnet"}, "backbone: got 'resnet'"),
+        ({"flip": "maybe"}, "flip: got 'maybe', expected one of"),
+    ],
+)
+def test_options_are_refused(tmp_path, unchecked, changes, message):
+    with pytest.raises(ValueError, match=message):
+        embed(small_options(tmp_path, **changes))
+    assert not (tmp_path / "features.npz.part").exists()
+
+
+def test_features_that_overflow_and_features_of_features_are_refused(tmp_path, monkeypatch):
+    options = small_options(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Corners, "forward", lambda self, x: 1e6 * x.mean((1, 2, 3))[:, None].expand(-1, F))
+        with pytest.raises(ValueError, match=r"not finite in float16 \(up to 65,504\)"):
+            embed(options)
+    other = tmp_path / "other"
+    other.mkdir()
+    done = embed(small_options(other))
+    with pytest.raises(ValueError, match=r"expected images: they went through a backbone before"):
+        embed(small_options(tmp_path, dataset=str(done.facts.path), out=tmp_path / "twice.npz"))
+
+
+@pytest.mark.slow
+def test_pretrained_network(tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch")
+    embedded = embed(small_options(tmp_path, backbone="efficientnet-lite0", limit=3, limit_test=2, weak_views=0))
+    dataset = load_dataset(embedded.facts.path)
+    assert dataset.train.images.shape == (3, 3, 1280)
+    from momatch.backbones import build_backbone
+
+    network = build_backbone("efficientnet-lite0", 1).eval()
+    rows = draw_subset(load_dataset(small_options(tmp_path, out=tmp_path / "x.npz").dataset).train.labels, 3, seed=3)
+    images = load_dataset(tmp_path / "corners.npz").train.images[rows]
+    with torch.no_grad():
+        wanted = network(Normalize(*network.normalization)(images))
+    torch.testing.assert_close(dataset.train.images[:, 0].float(), wanted, atol=5e-3, rtol=1e-3)
