@@ -49,7 +49,15 @@ PAPER = {
 
 
 def test_names():
-    assert list(PRESETS) == ["digits", "mnist-cpu", "fashion-cpu", "cifar10-cpu", "paper-cifar10", "paper-stl10"]
+    assert list(PRESETS) == [
+        "digits",
+        "mnist-cpu",
+        "fashion-cpu",
+        "cifar10-cpu",
+        "features",
+        "paper-cifar10",
+        "paper-stl10",
+    ]
     assert list(DESCRIPTIONS) == list(PRESETS)
 
 

@@ -10,11 +10,14 @@ import torch
 
 from momatch.augment import CachedView
 from momatch.augment.draws import below, draw
-from momatch.config import TrainConfig
+from momatch.config import RUNTIME_KEYS, TrainConfig
+from momatch.config_layers import Layer
 from momatch.data.contaminate import contaminate
 from momatch.data.load import load_dataset
 from momatch.data.rows import ImageRows
 from momatch.embedding import embed
+from momatch.experiments.grid import Cell, Grid
+from momatch.experiments.jobs import Wishes, plan_jobs
 from momatch.outputs import run_classifier
 from momatch.report.collect import collect
 from momatch.report.findings import Missing
@@ -188,3 +191,13 @@ def test_standardised_projection_folds_into_a_linear_one():
     torch.testing.assert_close(layer.folded()(features), naive, atol=1e-5, rtol=1e-5)
     state = copy.deepcopy(layer).state_dict()
     assert set(state) == {"weight", "bias", "mean", "std"}
+
+
+def test_sweep_plans_a_run_on_features_as_training_records_it(run):
+    decided = {"backbone", "backbone_variant", "flip", "strong_operations", "cutout"}
+    settings = {
+        key: value for key, value in run.config.to_dict().items() if key not in RUNTIME_KEYS | decided | {"seed"}
+    }
+    grid = Grid("g", "title", "question?", (Cell("row", "column", settings),), ("test_accuracy",), None, (0,))
+    (job,), _ = plan_jobs([grid], Wishes(Layer({}), {}, None, run.directory.parent, None))
+    assert job.config.first_difference(run.config) is None

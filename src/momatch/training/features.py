@@ -22,6 +22,9 @@ from momatch.training.model_files import build_classifier
 
 #: So many images are enough for means and deviations.
 STATISTICS_SAMPLES = 10_000
+#: The projection starts at this share of its usual size. What it does to directions in which the few labels differ by chance is
+#: never unlearnt, and with the constraint, which bounds what is learnt, it would drown that.
+INITIAL_SCALE = 0.05
 
 
 def adopt(config: TrainConfig, facts: FeatureFacts) -> TrainConfig:
@@ -152,6 +155,8 @@ def without_backbone(whole: Classifier, rows: ImageRows) -> Classifier:
     if projection is not None:
         assert isinstance(projection, nn.Linear), "Classifier.build makes it"
         projection = StandardizedLinear(projection, *feature_statistics(rows))
+        with torch.no_grad():
+            projection.weight.mul_(INITIAL_SCALE)
     return Classifier(CachedFeatures(rows.image_shape[1]), copy.deepcopy(whole.head), projection)
 
 
