@@ -53,7 +53,9 @@ def names(folder):
 def assert_same_predictions(one, other):
     images = random_images(one.facts, 5)
     for name, value in vars(one.predict(images)).items():
-        assert torch.equal(value, getattr(other.predict(images), name)), name
+        torch.testing.assert_close(
+            value, getattr(other.predict(images), name), rtol=0, atol=0, equal_nan=True, msg=name
+        )
 
 
 def test_a_folder_holds_all_there_is(model, tmp_path):
@@ -177,25 +179,19 @@ def test_a_run_or_a_file_is_not_replaced(model, tmp_path):
     assert names(tmp_path / "run") == ["config.json", "run.lock"]
 
 
-def attempt_to_load(folder):
-    """The size of the model's embedding, or the error."""
-    try:
-        return SavedModel.from_pretrained(folder).facts.embedding_dim
-    except ValueError as error:
-        return error
-
-
 def test_a_model_that_is_replaced_is_old_or_new_at_any_moment(model, tmp_path):
     other = small_model(embedding_dim=6)
-    attempts = 0
+    found = []
     for attempt in every_moment(CHANGING, Killed, for_good=True):
-        attempts += 1
         other.save_pretrained(tmp_path)
         attempt(lambda: model.save_pretrained(tmp_path))
-        found = attempt_to_load(tmp_path)
-        # Killed between two renames: said, not guessed.
-        assert found in (4, 6) or "damaged" in str(found)
-    assert attempts > 6
+        try:
+            found.append(SavedModel.from_pretrained(tmp_path).facts.embedding_dim)
+        except ValueError as error:  # killed between two renames: said, not guessed
+            found.append(str(error))
+    assert {one for one in found if isinstance(one, int)} == {4, 6}
+    assert all("damaged" in one for one in found if isinstance(one, str))
+    assert len(found) > 6
 
 
 def test_the_card(model, tmp_path):
@@ -232,8 +228,8 @@ def test_the_card_of_other_models():
     assert "no mixture was refitted" in model_card(plain, {})
     pool = replace(plain, calibration=replace(plain.calibration, source="30 images of the pool, kept out of training"))
     assert "come from the unlabelled pool" in model_card(pool, {})
-    many = small_model(class_names=(*map(str, range(60)), "a|b\nc"))
-    assert "48, 49 and 11 more, all in model.json" in model_card(many, {})
+    many = small_model(class_names=tuple(map(str, range(60))))
+    assert "48, 49 and 10 more, all in model.json" in model_card(many, {})
     odd = small_model(class_names=("a|b\nc", "\udc80"), calibrated=0)
     assert "| classes | a\\|b c, \udc80 |" in model_card(odd, {})
 
@@ -293,7 +289,7 @@ def test_overwriting_a_run_deletes_its_card_and_exports_but_no_page_of_the_user(
 @pytest.mark.parametrize("name", [Path("nowhere/at-all"), "./nowhere", "/nowhere", "a/b/c", "~nobody/x", "..", "a b"])
 def test_what_can_be_no_repository_is_a_missing_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no such folder|there is no such file"):
+    with pytest.raises(ValueError, match=r"there is no such (folder|file)"):
         SavedModel.from_pretrained(name)
 
 
@@ -387,8 +383,14 @@ class TestWithTheHub:
         """Whoever inherits from the mixin can hand saving and loading to us, and folders go both ways."""
 
         class Classifier(self.hub.ModelHubMixin):
-            def __init__(self, saved):
-                self.saved = saved
+            # Not an argument of the constructor: the mixin would take a dataclass for the settings to save.
+            saved: SavedModel
+
+            @classmethod
+            def of(cls, saved):
+                one = cls()
+                one.saved = saved
+                return one
 
             def _save_pretrained(self, save_directory):
                 self.saved.save_pretrained(save_directory)
@@ -396,9 +398,9 @@ class TestWithTheHub:
             @classmethod
             def _from_pretrained(cls, *, model_id, **options):
                 known = inspect.signature(SavedModel.from_pretrained).parameters
-                return cls(SavedModel.from_pretrained(model_id, **{k: v for k, v in options.items() if k in known}))
+                return cls.of(SavedModel.from_pretrained(model_id, **{k: v for k, v in options.items() if k in known}))
 
-        Classifier(model).save_pretrained(tmp_path / "a")
+        Classifier.of(model).save_pretrained(tmp_path / "a")
         assert_same_predictions(model, Classifier.from_pretrained(str(tmp_path / "a")).saved)
         assert_same_predictions(model, SavedModel.from_pretrained(tmp_path / "a"))
         model.save_pretrained(tmp_path / "b")

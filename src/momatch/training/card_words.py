@@ -1,5 +1,6 @@
 """What a model's card says in words: how the model is used, what its figures mean, what it does not promise."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def figure_rows(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     rows = [
         (name, form.format(figures[key]), meaning.format(note=figures.get(f"{key}_note", "")))
         for key, (name, form, meaning) in _FIGURES.items()
-        if isinstance(figures.get(key), int | float)
+        if isinstance(figures.get(key), int | float) and math.isfinite(figures[key])
     ]
     made = figures.get("versions")
     if rows and isinstance(made, Mapping):
