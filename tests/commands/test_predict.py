@@ -112,6 +112,18 @@ def test_refusals_come_before_the_work(run, photos, tmp_path, capsys, monkeypatc
     assert (tmp_path / "there.csv").read_text() == "before"
 
 
+def test_a_reader_that_has_seen_enough(run, photos, monkeypatch):
+    class Gone(io.BytesIO):
+        def write(self, data):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with open(os.devnull, "w") as other:
+        stand_in = io.TextIOWrapper(Gone())
+        stand_in.fileno = other.fileno
+        monkeypatch.setattr("sys.stdout", stand_in)
+        assert main(["predict", str(run.directory), str(photos)]) == 0
+
+
 def test_overwrite(run, photos, tmp_path):
     (tmp_path / "out.csv").write_text("before")
     assert main(["predict", str(run.directory), str(photos), "--out", str(tmp_path / "out.csv"), "--overwrite"]) == 0

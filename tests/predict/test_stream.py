@@ -261,9 +261,10 @@ def test_memory_is_that_of_a_few_batches(tmp_path, monkeypatch, settings):
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 2_001
 
 
-def test_output_is_whole_or_not_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+def test_output_is_whole_or_not_there(tmp_path, monkeypatch, extension):
     pictures(tmp_path / "x", 6)
-    out = tmp_path / "out.csv"
+    out = tmp_path / f"out.{extension}"
     out.write_text("before")
     calls = []
 
@@ -280,7 +281,7 @@ def test_output_is_whole_or_not_there(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             predicted(small_model(), [tmp_path / "x"], out, batch_size=1, workers=1, **settings)
         assert out.read_text() == "before"
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "x"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, "x"]
     assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
 
 
