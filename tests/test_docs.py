@@ -8,7 +8,10 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WITH_CODE = [ROOT / "README.md", DOCS / "method.md", DOCS / "data.md", DOCS / "training.md", DOCS / "features.md"]
+WITH_CODE = [
+    ROOT / "README.md",
+    *(DOCS / f"{page}.md" for page in ("method", "data", "training", "features", "predict")),
+]
 
 
 def python_blocks(path):

@@ -52,7 +52,7 @@ def test_files_and_pillow_images(tmp_path):
 
 
 def test_files_are_seen_as_in_training(tmp_path):
-    large = Image.fromarray(RNG.integers(0, 256, (90, 70, 3), dtype=np.uint8)).resize((900, 700))
+    large = Image.fromarray(RNG.integers(0, 256, (9, 7, 3), dtype=np.uint8)).resize((900, 700))
     large.save(tmp_path / "a.jpg", quality=90)
     trained, _ = decode(str(tmp_path / "a.jpg"), (3, 32, 32), 32)
     assert np.array_equal(decode_for(str(tmp_path / "a.jpg"), (3, 32, 32)).transpose(2, 0, 1), trained)

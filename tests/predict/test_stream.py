@@ -222,7 +222,7 @@ def test_posterior_of_each_class(tmp_path):
 
 @pytest.mark.parametrize("settings", [{}, {"fdr": 0.1}])
 def test_memory_is_that_of_a_few_batches(tmp_path, monkeypatch, settings):
-    """Of ten thousand rows only so many are ever alive, and batches are taken only as they are needed."""
+    """Of two hundred batches only so many are ever alive, and batches are taken only as they are needed."""
     alive, most = [0], [0]
 
     class Counted(dict):
@@ -236,7 +236,7 @@ def test_memory_is_that_of_a_few_batches(tmp_path, monkeypatch, settings):
 
     make = pipeline.make_table
     monkeypatch.setattr(pipeline, "make_table", lambda *a, **k: Counted(make(*a, **k)))
-    pixels = np.random.default_rng(0).integers(0, 256, (10_000, 3, 8, 8), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (2_000, 3, 8, 8), dtype=np.uint8)
     taken = []
 
     class Watched(ArraySource):
@@ -247,23 +247,24 @@ def test_memory_is_that_of_a_few_batches(tmp_path, monkeypatch, settings):
 
     done = []
     monkeypatch.setattr(stream.Progress, "add", lambda self, count: done.append(len(taken)))
-    monkeypatch.setattr(stream.Progress, "done", 10_000, raising=False)
+    monkeypatch.setattr(stream.Progress, "done", 2_000, raising=False)
     predict_to_file(
         small_model(),
         [Watched("x", pixels)],
         tmp_path / "out.csv",
-        Settings(batch_size=50, workers=2, progress=False, **settings),
+        Settings(batch_size=10, workers=2, progress=False, **settings),
     )
     assert len(taken) == 200
     assert most[0] <= 8
     # Batch k is read when at most six are under way: not all at the start.
     assert all(count <= k + 7 for k, count in enumerate(done))
-    assert len((tmp_path / "out.csv").read_text().splitlines()) == 10_001
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 2_001
 
 
-def test_output_is_whole_or_not_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+def test_output_is_whole_or_not_there(tmp_path, monkeypatch, extension):
     pictures(tmp_path / "x", 6)
-    out = tmp_path / "out.csv"
+    out = tmp_path / f"out.{extension}"
     out.write_text("before")
     calls = []
 
@@ -280,7 +281,7 @@ def test_output_is_whole_or_not_there(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             predicted(small_model(), [tmp_path / "x"], out, batch_size=1, workers=1, **settings)
         assert out.read_text() == "before"
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "x"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, "x"]
     assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
 
 

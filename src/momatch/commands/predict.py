@@ -4,6 +4,7 @@ import math
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,8 +75,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.out is not None:
         check_target(arguments.out, overwrite=arguments.overwrite, inputs=arguments.paths)
     model = load_trained(arguments.run)
-    sources = find_sources(arguments.paths, arguments.data_dir)
-    for warning in _warnings(model, arguments):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sources = find_sources(arguments.paths, arguments.data_dir)
+    for warning in (*(str(one.message) for one in caught), *_warnings(model, arguments)):
         print(f"momatch predict: warning: {warning}", file=sys.stderr)
     keep_large_blocks()
     settings = Settings(
@@ -144,9 +147,7 @@ def _warnings(model: "SavedModel", arguments: Arguments) -> Iterator[str]:
 @contextmanager
 def _stopped_by_signals(out: Path | None) -> Iterator[None]:
     """SIGTERM ends the work as Ctrl-C does, so that nothing is left behind; both say what became of the output."""
-    message = (
-        "interrupted; the rows above are right, but not all" if out is None else f"interrupted; {out} is not written"
-    )
+    message = "interrupted; not all rows were written" if out is None else f"interrupted; {out} is not written"
     before = None
 
     def stop(number: int, frame: FrameType | None) -> None:

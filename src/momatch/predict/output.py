@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -53,9 +53,8 @@ def open_writer(path: Path | None, columns: Sequence[str]) -> Iterator[Writer]:
     part = part_of(path)
     try:
         with open(part, "wb") as file:
-            writer = WRITERS[path.suffix.lower()](file, columns)
-            yield writer
-            writer.close()
+            with _closed(WRITERS[path.suffix.lower()](file, columns)) as writer:
+                yield writer
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -64,6 +63,18 @@ def open_writer(path: Path | None, columns: Sequence[str]) -> Iterator[Writer]:
         # Ctrl-C too.
         remove_file(part)
         raise
+
+
+@contextmanager
+def _closed(writer: Writer) -> Iterator[Writer]:
+    """Closed in any case, and while its file is open: pyarrow's would otherwise try it when it is collected."""
+    try:
+        yield writer
+    except BaseException:
+        with suppress(Exception):
+            writer.close()
+        raise
+    writer.close()
 
 
 class Spool:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from momatch.predict.table import Table
 from momatch.training.durable import json_bytes
@@ -11,16 +11,6 @@ from momatch.training.durable import json_bytes
 #: Rows of a Parquet row group: what is held before it is written.
 ROW_GROUP = 16_384
 _TEXT = ("path", "label", "error")
-
-
-class Writer(Protocol):
-    """Writes tables one after the other."""
-
-    def write(self, table: Table) -> None:
-        """Add the rows of `table`."""
-
-    def close(self) -> None:
-        """Write what is left; the file stays open."""
 
 
 class CsvWriter:
@@ -98,8 +88,11 @@ class ParquetWriter:
             self._waiting = []
 
 
+#: `write` adds the rows of a table, `close` what is left; the file stays open.
+Writer = CsvWriter | JsonlWriter | ParquetWriter
+
 #: Extension of a file -> what writes it.
-WRITERS: dict[str, type[CsvWriter] | type[JsonlWriter] | type[ParquetWriter]] = {
+WRITERS: dict[str, type[Writer]] = {
     ".csv": CsvWriter,
     ".jsonl": JsonlWriter,
     ".parquet": ParquetWriter,
