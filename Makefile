@@ -25,8 +25,9 @@ layers: $(INSTALLED)
 browser: $(INSTALLED)
 	@$(BIN)/python -m tests.report.browser
 
+# In two processes of one thread each: threads of torch that wait for each other would slow both.
 unit: $(INSTALLED)
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

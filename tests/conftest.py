@@ -3,9 +3,14 @@
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import jaxtyping
 import pytest
 import torch
+
+# How long an example takes says more about what else the machine does than about the code.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True)

@@ -149,7 +149,7 @@ def on_meta(name, channels):
         return build_backbone(name, channels)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     name=st.sampled_from(IMAGE_NETWORKS),
     channels=st.sampled_from([1, 2, 3]),

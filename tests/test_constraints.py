@@ -172,7 +172,7 @@ def test_sampled_mmd_draws_anew_and_by_its_generator():
     assert MMDConstraint(samples=10, generator=torch.Generator().manual_seed(1))(z, centers, labels) == first
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(1, 40),

@@ -1,7 +1,7 @@
 """The random numbers: against a plain Python version, uniform, and a function of their position alone."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from momatch.augment.draws import below, draw
@@ -24,7 +24,6 @@ def naive(position, draw_index, *, num_draws, seed, step, view):
     return splitmix((key + counter * 0x9E3779B97F4A7C15) & WORD) >> 32
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(-(2**63), 2**64), step=st.integers(0, 2**40), view=st.integers(0, 9), offset=st.integers(0, 2**40)
 )

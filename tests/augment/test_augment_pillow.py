@@ -88,7 +88,7 @@ def test_the_rounded_mean_of_sharpness_is_exact():
     assert torch.equal((weighted * 80660 + 524290) >> 20, (2 * weighted + 13) // 26)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     height=st.integers(1, 40), width=st.integers(1, 40), channels=st.sampled_from([1, 3]), seed=st.integers(0, 2**64)
 )

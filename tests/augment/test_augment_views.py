@@ -20,7 +20,7 @@ def random_images(n, channels=3, height=32, width=32, seed=0):
     return torch.randint(0, 256, (n, channels, height, width), generator=generator, dtype=torch.uint8)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     n=st.integers(1, 40),
     shape=st.tuples(st.sampled_from([1, 3]), st.integers(1, 20), st.integers(1, 20)),

@@ -240,8 +240,9 @@ def test_a_whole_model_file_with_nothing_in_it(run_copy):
 def test_a_backbone_that_raises_what_it_likes(run_copy, tmp_path, monkeypatch):
     (tmp_path / "odd_backbone.py").write_text("raise ZeroDivisionError('boom')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    classifier, facts, refitted = load_model(run_copy)
-    save_model(run_copy, classifier, replace(facts, backbone="odd_backbone:make"), refitted)
+    saved = load_model(run_copy)
+    facts = replace(saved.facts, backbone="odd_backbone:make")
+    save_model(run_copy, saved.classifier, facts, saved.refitted_head)
     findings = collect(run_copy, most_points=5)
     assert "ZeroDivisionError: boom" in findings.problems[0]
     assert missing_parts(findings) == []  # the checkpoint is read with the network of the settings

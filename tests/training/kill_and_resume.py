@@ -56,7 +56,7 @@ def main(folder, kills):
     hits = 0
     config = replace(config, run_dir=str(folder / "killed"))
     while hits < kills:
-        started = (folder / "killed" / "config.json").exists()
+        started = (Path(config.run_dir) / "config.json").exists()
         process = child(replace(config, resume=started))
         time.sleep(rng.uniform(0.0, 2 * life))
         os.kill(process, signal.SIGKILL)

@@ -58,7 +58,7 @@ def tensors(draw):
     return tensor
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), tensors(), max_size=4))
 def test_every_bit_comes_back(tmp_path_factory, state):
     folder = tmp_path_factory.mktemp("run") / "checkpoints"
