@@ -8,7 +8,8 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WITH_CODE = [ROOT / "README.md", DOCS / "method.md", DOCS / "data.md", DOCS / "training.md", DOCS / "features.md"]
+PAGES = ("method.md", "data.md", "training.md", "features.md", "estimator.md")
+WITH_CODE = [ROOT / "README.md", *(DOCS / page for page in PAGES)]
 
 
 def python_blocks(path):
