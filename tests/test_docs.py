@@ -8,10 +8,8 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WITH_CODE = [
-    ROOT / "README.md",
-    *(DOCS / f"{page}.md" for page in ("method", "data", "training", "features", "predict")),
-]
+PAGES = ("method.md", "data.md", "training.md", "features.md", "predict.md", "estimator.md")
+WITH_CODE = [ROOT / "README.md", *(DOCS / page for page in PAGES)]
 
 
 def python_blocks(path):
