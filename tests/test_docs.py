@@ -8,7 +8,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WITH_CODE = [ROOT / "README.md", DOCS / "method.md", DOCS / "data.md", DOCS / "training.md"]
+WITH_CODE = [ROOT / "README.md", DOCS / "method.md", DOCS / "data.md", DOCS / "training.md", DOCS / "export.md"]
 
 
 def python_blocks(path):
