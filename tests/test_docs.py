@@ -8,7 +8,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = ("method.md", "data.md", "training.md", "features.md", "predict.md", "estimator.md")
+PAGES = ("method.md", "data.md", "training.md", "features.md", "predict.md", "export.md", "estimator.md")
 WITH_CODE = [ROOT / "README.md", *(DOCS / page for page in PAGES)]
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from momatch.export import files, onnx_graph
+from momatch.export import onnx_graph
 from momatch.export.check_images import made_up_images
 from momatch.export.files import export_model
-from momatch.export.graph import OUTPUTS, Graph
+from momatch.export.graph import OUTPUTS, Graph, trace
 from momatch.export.parity import ParityError, compare
 from momatch.training.saved_model import Calibration
 from tests.training.small_models import random_images, small_model
@@ -263,8 +263,7 @@ def test_a_graph_that_differs_is_not_written(model, tmp_path, monkeypatch):
         other.classifier.projection.bias += 0.01
     path = tmp_path / "model.onnx"
     path.write_text("what was there")
-    trace = files.trace
-    monkeypatch.setattr(files, "trace", lambda model: trace(other))
+    monkeypatch.setattr(onnx_graph, "trace", lambda model: trace(other))
     with pytest.raises(ParityError, match=r"(log_density|distance|posterior|p_value): the graph and the model differ"):
         export_model(model, path, overwrite=True)
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]

@@ -13,6 +13,7 @@ from momatch.commands.export import Arguments
 from momatch.config import TrainConfig
 from momatch.data.load import load_dataset
 from momatch.export import files
+from momatch.export.graph import OUTPUTS, Graph
 from momatch.training.fit import fit
 from momatch.training.run import Run
 
@@ -75,22 +76,39 @@ def test_folder_and_from_there_torch(run, tmp_path, capsys):
     assert graph(torch.zeros(2, 1, 16, 16, dtype=torch.uint8))[0].shape == (2,)
 
 
-def test_a_graph_that_differs_leaves_no_file(run, tmp_path, capsys, monkeypatch):
-    def encode(model, program, opset):
-        data, graph, name = files.torch_program(model, program, opset)
-        return data, lambda images: {**graph(images), "p_value": graph(images)["p_value"] / 2}, name
+@pytest.fixture
+def quick(monkeypatch):
+    """A format that is made at once; the factor is what its p-values are wrong by."""
 
-    monkeypatch.setattr(files, "FORMATS", {"torch": (".pt2", encode)})
-    out = tmp_path / "a.pt2"
-    assert main(["export", str(run.directory), "--to", "torch", "--out", str(out)]) == 1
-    assert "momatch export: error: p_value: the graph and the model differ" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    def use(factor):
+        def encode(model, opset):
+            def graph(images):
+                with torch.no_grad():
+                    got = dict(zip(OUTPUTS, Graph(model)(images), strict=True))
+                return got | {"p_value": got["p_value"] * factor}
+
+            return b"a file", graph, "nothing"
+
+        monkeypatch.setattr(files, "FORMATS", {"torch": (".pt2", encode)})
+
+    return use
 
 
-def test_a_full_disk_leaves_nothing(run, tmp_path, capsys, monkeypatch):
+def test_a_graph_that_differs_leaves_no_file(run, tmp_path, capsys, quick):
+    for factor, code in ((0.5, 1), (1.0, 0)):
+        quick(factor)
+        assert main(["export", str(run.directory), "--to", "torch", "--out", str(tmp_path / "a.pt2")]) == code
+        out, err = capsys.readouterr()
+        assert bool(out) == (code == 0)
+        assert ("momatch export: error: p_value: the graph and the model differ" in err) == (code == 1)
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"a file"] * (code == 0)
+
+
+def test_a_full_disk_leaves_nothing(run, tmp_path, capsys, monkeypatch, quick):
     def full(source, target):
         raise OSError(28, "No space left on device")
 
+    quick(1.0)
     monkeypatch.setattr("momatch.training.durable.os.replace", full)
     for words in (
         ["--to", "torch", "--out", str(tmp_path / "a.pt2")],

@@ -9,7 +9,6 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from momatch.export.check_images import made_up_images
-from momatch.export.graph import trace
 from momatch.export.onnx_graph import onnx_graph
 from momatch.export.parity import Parity, Runner, compare
 from momatch.export.torch_program import torch_program
@@ -17,7 +16,7 @@ from momatch.training.checkpoint import explain_write_errors
 from momatch.training.durable import replace_files
 from momatch.training.saved_model import SavedModel
 
-Encoder = Callable[[SavedModel, torch.export.ExportedProgram, int | None], tuple[bytes, Runner, str]]
+Encoder = Callable[[SavedModel, int | None], tuple[bytes, Runner, str]]
 
 #: Format -> the ending of its file, and what makes its bytes, runs them again, and says what ran them.
 FORMATS: Mapping[str, tuple[str, Encoder]] = {
@@ -82,7 +81,7 @@ def export_model(
         checked = torch.cat([images, checked])
     # What the model itself refuses it refuses in its own words, not in those of a tracer.
     model.predict(checked[:1])
-    data, run, runner = FORMATS[to][1](model, trace(model), opset)
+    data, run, runner = FORMATS[to][1](model, opset)
     parity = compare(model, run, checked)
     with explain_write_errors("writing the export", path.parent):
         replace_files({path: data})

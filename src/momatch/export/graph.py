@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from momatch.scoring import Scores
@@ -29,14 +29,14 @@ class Graph(nn.Module):
         self.scorer = model.scorer
         self.eval()
 
-    def forward(
-        self, images: UInt8[Tensor, "n C H W"]
-    ) -> tuple[
-        Int64[Tensor, " n"], Float[Tensor, "n K"], Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, " n"]
-    ]:
+    def forward(self, images: UInt8[Tensor, "n C H W"]) -> tuple[Tensor, ...]:
         """The outputs in the order of `OUTPUTS`."""
-        scores: Scores = self.scorer(self.classifier.embed(images))
-        return scores.labels, scores.posterior, scores.log_density, scores.distance, scores.p_value
+        return as_outputs(self.scorer(self.classifier.embed(images)))
+
+
+def as_outputs(scores: Scores) -> tuple[Tensor, ...]:
+    """What a prediction says, in the order of `OUTPUTS`."""
+    return scores.labels, scores.posterior, scores.log_density, scores.distance, scores.p_value
 
 
 def trace(model: SavedModel) -> torch.export.ExportedProgram:

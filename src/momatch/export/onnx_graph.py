@@ -11,7 +11,7 @@ from torch import Tensor
 
 from momatch._version import __version__
 from momatch.export.facts import description
-from momatch.export.graph import INPUT, OUTPUTS, first_line, without_torchs_own_warnings
+from momatch.export.graph import INPUT, OUTPUTS, first_line, trace, without_torchs_own_warnings
 from momatch.export.parity import Runner
 from momatch.training.saved_model import SavedModel
 
@@ -21,20 +21,19 @@ FIRST_OPSET = 18
 PREFIX = "momatch."
 
 
-def onnx_graph(
-    model: SavedModel, program: torch.export.ExportedProgram, opset: int | None
-) -> tuple[bytes, Runner, str]:
+def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str]:
     """The bytes of the file, what runs them, and what that is in words.
 
     Raises:
         ImportError: if a package is missing.
-        ValueError: if the opset is not known, or ONNX has no counterpart to an operation of the network.
+        ValueError: if the opset is not known, or ONNX has no counterpart to an operation of the network; or as
+            `momatch.export.graph.trace`.
     """
     onnx, runtime = packages()
     latest = onnx.defs.onnx_opset_version()
     if opset is not None and not FIRST_OPSET <= opset <= latest:
         raise ValueError(f"opset: got {opset}, expected {FIRST_OPSET} to {latest}, which the installed onnx knows")
-    proto = _translate(program, opset)
+    proto = _translate(trace(model), opset)
     proto.producer_name, proto.producer_version = "momatch", __version__
     proto.doc_string = f"{model.facts.backbone} with {model.facts.head} head, trained on {model.facts.dataset}"
     onnx.helper.set_model_props(proto, {PREFIX + key: text for key, text in description(model).items()})

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from momatch.export.graph import OUTPUTS, Graph
+from momatch.export.graph import OUTPUTS, Graph, as_outputs
 from momatch.ranks import count_below
 from momatch.scoring import Scorer
 from momatch.training.saved_model import SavedModel
@@ -132,14 +132,14 @@ class _Bounds:
 
 @torch.no_grad()
 def _expected(model: SavedModel, images: Tensor, rounding: Mapping[str, float]) -> dict[str, _Bounds]:
-    graph = Graph(model)
-    values = dict(zip(OUTPUTS, graph(images), strict=True))
+    z = model.classifier.embed(images)
+    values = dict(zip(OUTPUTS, as_outputs(model.scorer(z)), strict=True))
     bounds = {"label": _Bounds(values["label"], values["label"], values["label"])}
     for name in ("posterior", "log_density", "distance"):
         value = values[name]
         slack = _tolerance(name, rounding) * (1 + value.abs())
         bounds[name] = _Bounds(value, value - slack, value + slack)
-    low, high = _p_values(graph.scorer, graph.classifier.embed(images), rounding)
+    low, high = _p_values(model.scorer, z, rounding)
     bounds["p_value"] = _Bounds(values["p_value"], low, high)
     return bounds
 

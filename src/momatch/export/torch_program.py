@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from momatch.export.facts import description
-from momatch.export.graph import OUTPUTS, without_torchs_own_warnings
+from momatch.export.graph import OUTPUTS, trace, without_torchs_own_warnings
 from momatch.export.parity import Runner
 from momatch.training.saved_model import SavedModel
 
@@ -15,17 +15,15 @@ from momatch.training.saved_model import SavedModel
 FACTS = "momatch.json"
 
 
-def torch_program(
-    model: SavedModel, program: torch.export.ExportedProgram, opset: int | None
-) -> tuple[bytes, Runner, str]:
+def torch_program(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str]:
     """The bytes of the archive, what runs them, and what that is in words.
 
     Raises:
-        ValueError: if an opset is given, which is ONNX's.
+        ValueError: if an opset is given, which is ONNX's; or as `momatch.export.graph.trace`.
     """
     if opset is not None:
         raise ValueError(f"opset: got {opset} for a program of torch, expected none: it is ONNX's")
-    file = io.BytesIO()
+    program, file = trace(model), io.BytesIO()
     with without_torchs_own_warnings():
         torch.export.save(program, file, extra_files={FACTS: json.dumps(description(model))})
         data = file.getvalue()
