@@ -22,6 +22,7 @@ MODELS = {
     "linear 8-D": {"head": "linear"},
     "AAGMM 8-D, no constraint": {"moment_order": 0},
     "AAGMM 8-D, order 2": {"moment_order": 2},
+    "AAGMM, all features, order 1": {"embedding_dim": 0},
 }
 #: Which classes the runs know -> settings.
 KINDS = {"all classes": {}, "6-9 held out": {"held_out_classes": "6,7,8,9"}}
@@ -47,9 +48,10 @@ def parts_of(run):
     return (parts, *split_images(config, parts))
 
 
-def fashion_images(run, data_dir=None):
-    """Fashion-MNIST's test images at the size of the run's."""
-    return fitted(ImageRows.of(load_images("fashion-mnist", data_dir=data_dir).test.images), run.facts)
+def fashion_images(run, data_dir=None, every=1):
+    """Fashion-MNIST's test images, or every so many-th, at the size of the run's."""
+    images = load_images("fashion-mnist", data_dir=data_dir).test.images[::every]
+    return fitted(ImageRows.of(images), run.facts)
 
 
 def with_features(classifier):

@@ -25,7 +25,7 @@ FDRS = (0.05, 0.10, 0.20)
 #: Share of outliers in the batch that Benjamini-Hochberg judges.
 SHARES = (0.05, 0.20, 0.50)
 KEPT_OUT = {"calibration_fraction": 0.3}
-#: Where the unseen images come from -> settings, and calibration images of a split. That number plus one, times alpha, is whole:
+#: Where the unseen images come from -> settings, and calibration images a split. That number plus one, times alpha, is whole:
 #: the bound is met exactly, not undercut, and a p-value that is too small anywhere would show.
 SOURCES = {"500 test images": ({}, 299), "test images and 30 % of the pool": (KEPT_OUT, 399)}
 #: What a mean may lie above its bound, in standard errors of the mean over splits.
@@ -180,7 +180,7 @@ def main():
     worst = max(checked, key=lambda line: float(line["(mean - bound) / s.e."]))
     verdict = (
         f"{len(checked) - len(broken)} of {len(checked)} means stay within bound + {TOLERANCE:.0f} standard errors; the "
-        f"farthest above its bound lies {worst['(mean - bound) / s.e.']} s.e. from it ({worst['what']}, {worst['judge']}, level "
+        f"farthest above its bound lies {worst['(mean - bound) / s.e.']} s.e. off ({worst['what']}, {worst['judge']}, level "
         f"{worst['level']})."
     )
     notes = (
