@@ -4,8 +4,9 @@ It is no dependency of momatch:
 
     pip install --no-deps pytorch-ood==0.4.0
 
-Its package imports its datasets and models, which need torchvision; the detectors do not. So that torchvision is not needed, the
-package's own `__init__` is passed over and `pytorch_ood.detector` is imported as it stands: not a line of a detector is replaced.
+Its package imports its datasets and models, which need torchvision; the detectors do not. So that torchvision is not needed,
+the package's own `__init__` is passed over and `pytorch_ood.detector` is imported as it stands: not a line of a detector is
+replaced.
 """
 
 import importlib.util

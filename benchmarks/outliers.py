@@ -120,16 +120,17 @@ def main():
     samples = "; ".join(f"{kind}: {min(of)} to {max(of)}" for kind, of in fitted_on.items())
     notes = (
         f"{verdict(results)}\n\n"
-        f"Digits at 16 px, default settings (4 labels a class, 1,200 steps), seeds {arguments.seeds}; mean ± standard deviation "
-        "over seeds. Inliers: the test images of known classes. Outliers: every fifth of Fashion-MNIST's test images, 2,000, and "
-        "the test images of classes 6-9 for runs that held them out. AUROC: 1 is perfect, 0.5 chance. FPR95: share of outliers "
-        f"accepted where 95 % of inliers are; 0 is perfect. pytorch-ood {VERSION} with its default settings (ViM, which has none: "
-        "half of the features as subspace; DICE: p = 0.9), installed without torchvision: the package's own __init__, which "
-        "imports datasets and models, is passed over, and pytorch_ood.detector is imported unchanged. Detectors that are fitted "
-        "are fitted on the same samples as the refit: labelled images, and those of the pool with a posterior of at least 0.95 "
-        f"with their pseudo-labels ({samples} samples). On an AAGMM run pytorch-ood takes the log joint as logits and the 8-D "
-        "embedding as features; on a linear one the logits and what the layer is fed. momatch's max softmax and max posterior "
-        f"are taken in log space, where confident samples do not tie. Test accuracy: {right}."
+        f"Digits at 16 px, default settings (4 labels a class, 1,200 steps), seeds {arguments.seeds}; mean ± standard "
+        "deviation over seeds. Inliers: the test images of known classes. Outliers: every fifth of Fashion-MNIST's "
+        "test images, 2,000, and the test images of classes 6-9 for runs that held them out. AUROC: 1 is perfect, 0.5 "
+        f"chance. FPR95: share of outliers accepted where 95 % of inliers are; 0 is perfect. pytorch-ood {VERSION} "
+        "with its default settings (ViM, which has none: half of the features as subspace; DICE: p = 0.9), installed "
+        "without torchvision: the package's own __init__, which imports datasets and models, is passed over, and "
+        "pytorch_ood.detector is imported unchanged. Detectors that are fitted are fitted on the same samples as the "
+        "refit: labelled images, and those of the pool with a posterior of at least 0.95 with their pseudo-labels "
+        f"({samples} samples). On an AAGMM run pytorch-ood takes the log joint as logits and the 8-D embedding as "
+        "features; on a linear one the logits and what the layer is fed. momatch's max softmax and max posterior are "
+        f"taken in log space, where confident samples do not tie. Test accuracy: {right}."
     )
     details = {
         " | ".join(row): {" | ".join(column): of for column, of in columns.items()} for row, columns in results.items()
