@@ -123,7 +123,8 @@ def main():
     notes = (
         f"{verdict(results)}\n\n"
         f"Digits at 16 px, default settings (4 labels a class) but {STEPS} steps as in the density grid of "
-        f"docs/results.md, seeds {arguments.seeds}; mean ± standard deviation over seeds. Inliers: the test images of known classes. Outliers: every fifth of Fashion-MNIST's "
+        f"docs/results.md, seeds {arguments.seeds}; mean ± standard deviation over seeds. "
+        "Inliers: the test images of known classes. Outliers: every fifth of Fashion-MNIST's "
         "test images, 2,000, and the test images of classes 6-9 for runs that held them out. AUROC: 1 is perfect, 0.5 "
         f"chance. FPR95: share of outliers accepted where 95 % of inliers are; 0 is perfect. pytorch-ood {VERSION} "
         "with its default settings (ViM, which has none: half of the features as subspace; DICE: p = 0.9), installed "
