@@ -99,6 +99,14 @@ def unseen_images(run, with_pool):
     return torch.cat([run_classifier(run.classifier, rows).z for rows in images])
 
 
+def power(found_rows):
+    """Judge -> share of the outliers named, at one stated setting."""
+    stated = [
+        line for line in found_rows if line["outliers in batch"] == f"{SHARES[1]:.0%}" and line["level"] == FDRS[1]
+    ]
+    return {line["judge"]: line["outliers named"] for line in stated}
+
+
 def measure(runs, with_pool, size, splits, data_dir):
     """Judge -> the figures of each run's splits: false alarms, and false discoveries with the pool's images."""
     alarms, found = {}, {}
@@ -184,7 +192,8 @@ def main():
     verdict = (
         f"{len(checked) - len(broken)} of {len(checked)} means stay within bound + {TOLERANCE:.0f} standard errors; the "
         f"farthest above its bound lies {worst['(mean - bound) / s.e.']} s.e. off ({worst['what']}, {worst['judge']}, level "
-        f"{worst['level']})."
+        f"{worst['level']}). The bound says nothing about what is found. Of {SHARES[1]:.0%} Fashion-MNIST in a batch, at fdr "
+        f"{FDRS[1]}, are named: {', '.join(f'{share} ({judge})' for judge, share in power(found_rows).items())}."
     )
     notes = (
         f"{verdict}\n\n"
