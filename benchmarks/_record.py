@@ -30,12 +30,24 @@ def environment() -> dict[str, object]:
     }
 
 
-def write_result(name: str, rows: Sequence[Mapping[str, object]], notes: str, **extra: object) -> None:
-    """Write results/NAME.json and results/NAME.md, and print the table."""
+def write_result(
+    name: str, rows: Sequence[Mapping[str, object]], notes: str, *, details: object = None, **extra: object
+) -> None:
+    """Write results/NAME.json and results/NAME.md, and print the table.
+
+    Args:
+        name: of the files.
+        rows: of the table.
+        notes: what was done, in words; stands above the table.
+        details: for the JSON file alone: what the rows were made of.
+        extra: stands below the table.
+    """
     RESULTS.mkdir(exist_ok=True)
     where = environment()
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     record = {"command": command, "environment": where, "notes": notes, **extra, "rows": list(rows)}
+    if details is not None:
+        record["details"] = details
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     facts = " · ".join(f"{key} {value}" for key, value in where.items())
     text = f"# {name}\n\n{notes}\n\n{_table(rows)}\n\n`{command}`\n\n{facts}\n"

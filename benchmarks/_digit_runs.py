@@ -1,0 +1,75 @@
+"""The runs on digits that the benchmarks about outliers share: trained once and kept, with the images that belong to them."""
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from _record import HERE
+from momatch import Classifier, TrainConfig, fit
+from momatch.data.rows import ImageRows
+from momatch.evaluate import confident_samples, run_classifier
+from momatch.outputs import Outputs
+from momatch.run_evaluation import fitted
+from momatch.training.sources import load_images, part_classes, split_images
+
+OUT = HERE.parent / "out" / "digit-runs"
+#: Model -> settings on top of the defaults.
+MODELS = {
+    "AAGMM 8-D, order 1": {},
+    "linear, all features": {"head": "linear", "embedding_dim": 0},
+    "linear 8-D": {"head": "linear"},
+    "AAGMM 8-D, no constraint": {"moment_order": 0},
+    "AAGMM 8-D, order 2": {"moment_order": 2},
+    "AAGMM, all features, order 1": {"embedding_dim": 0},
+}
+#: Which classes the runs know -> settings.
+KINDS = {"all classes": {}, "6-9 held out": {"held_out_classes": "6,7,8,9"}}
+
+
+def trained(settings, seed, out=OUT):
+    """The run with these settings: a finished one is read, an interrupted one goes on."""
+    words = [f"{key}-{value}" for key, value in settings.items()] or ["default"]
+    folder = Path(out) / ("_".join(words).replace(",", "") + f"_seed{seed}")
+    started = (folder / "config.json").exists()
+    config = {**settings, "seed": seed, "run_dir": str(folder), "progress": False, "resume": started}
+    begin = time.perf_counter()
+    run = fit(TrainConfig.from_dict(config))
+    took = time.perf_counter() - begin
+    print(f"{folder.name}: {run.result['test_accuracy']:.2%} of the test images right ({took:.0f} s)", flush=True)
+    return run
+
+
+def parts_of(run):
+    """The run's images: known and held-out classes apart, then labelled set, pool and what was kept out for calibration."""
+    config = run.config.resolved()
+    parts = part_classes(load_images(config.dataset, image_size=config.image_size), config.held_out_classes)
+    return (parts, *split_images(config, parts))
+
+
+def fashion_images(run, data_dir=None, every=1):
+    """Fashion-MNIST's test images, or every so many-th, at the size of the run's."""
+    images = load_images("fashion-mnist", data_dir=data_dir).test.images[::every]
+    return fitted(ImageRows.of(images), run.facts)
+
+
+def with_features(classifier):
+    """The same network up to the backbone's own features, before any projection."""
+    return Classifier(classifier.backbone, nn.Identity(), preprocess=classifier.preprocess)
+
+
+def trusted(run, data):
+    """What a user has to fit a detector on, the same as the closed-form refit uses.
+
+    These are the labelled images with their labels, and the pool's images whose posterior is at least the run's cutoff with
+    their pseudo-labels.
+
+    Returns:
+        The images, and their classes.
+    """
+    images = torch.cat([*data.labeled_images.chunks(4096), *data.unlabeled_images.chunks(4096)])
+    labels = torch.cat([data.labels, torch.full((len(data.unlabeled_images),), -1)])
+    outputs = run_classifier(run.classifier, images)
+    positions, classes = confident_samples(Outputs(outputs.z, outputs.log_joint), labels, cutoff=run.config.cutoff)
+    return images[positions], classes
