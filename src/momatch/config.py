@@ -69,6 +69,8 @@ class TrainConfig:
         moment_assignment: clusters of labelled samples by "label" or, as the published code, by "prediction".
         policy: how pseudo-labels are weighed; "supervised" uses the labelled images alone.
         cutoff: confidence from which a pseudo-label counts (fixmatch, flexmatch).
+        graph_neighbors: on cached features (momatch embed): neighbours of each image in a graph over which labels spread; what
+            comes of it guides the first pseudo-labels. 0 for none.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of freematch's fairness loss.
         outliers: threshold by which outliers are kept out of the pseudo-labels.
@@ -136,6 +138,7 @@ class TrainConfig:
 
     policy: Policy = "flexmatch"
     cutoff: float = 0.95
+    graph_neighbors: int = 0
     unlabeled_weight: float = 1.0
     fairness_weight: float = 0.001
 

@@ -26,7 +26,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     ):
         _check_range(name, settings[name], 1)
     for name in (
-        *("labels_per_class", "embedding_dim", "outlier_refit_interval", "warmup_steps"),
+        *("labels_per_class", "embedding_dim", "graph_neighbors", "outlier_refit_interval", "warmup_steps"),
         *("eval_interval", "checkpoint_interval", "unlabeled_batch_size", "strong_operations"),
         *("moment_weight", "unlabeled_weight", "fairness_weight", "weight_decay", "clip_norm"),
     ):

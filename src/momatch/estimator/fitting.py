@@ -9,7 +9,6 @@ from torch import Tensor
 
 from momatch.classifier import Classifier
 from momatch.estimator.encoder import build_classifier, start_at_class_means
-from momatch.estimator.graph import nearest_neighbors, spread_labels
 from momatch.estimator.samples import WeightedSet, hold_out
 from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
@@ -17,6 +16,7 @@ from momatch.estimator.train import Samples, train
 from momatch.estimator.views import VectorViews
 from momatch.evaluate import Outputs, confident_samples, refit_head
 from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
+from momatch.neighbors import nearest_neighbors, spread_labels
 from momatch.scoring import Scorer
 
 #: Rows that go through the network at a time: memory is bounded for any number of samples.

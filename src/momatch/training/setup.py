@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.augment import StrongAugment, View, WeakAugment
@@ -26,6 +26,7 @@ from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
 from momatch.training.ema import AveragedModel
 from momatch.training.features import build_whole, cached_views, model_facts, with_backbone, without_backbone
+from momatch.training.guide import neighbor_guide
 from momatch.training.model_facts import ModelFacts
 from momatch.training.model_files import build_classifier
 from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
@@ -141,7 +142,16 @@ def build_training(
     if config.compile:
         classifier.backbone.compile()
     flip = flips(config.flip, dataset.name)
-    step = build_step(config, classifier, known_truth(data.truth).to(device), processes, flip, views=views)
+    guide = _guide(config, dataset, data)
+    step = build_step(
+        config,
+        classifier,
+        known_truth(data.truth).to(device),
+        processes,
+        flip,
+        views=views,
+        guide=None if guide is None else guide.to(device),
+    )
     stream = BatchStream(
         data.labeled_images,
         data.labels,
@@ -154,6 +164,17 @@ def build_training(
         world_size=processes.world_size,
     )
     return Training(dataset.name, parts, data, calibration, stream, step, facts, whole)
+
+
+def _guide(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> Float[Tensor, "N_u K"] | None:
+    if not config.graph_neighbors or config.policy == "supervised":
+        return None
+    if dataset.features is None:
+        raise ValueError(
+            f"graph_neighbors: got {config.graph_neighbors} for images, expected 0: neighbours are looked for among features; "
+            "make some with momatch embed"
+        )
+    return neighbor_guide(data, weak_views=dataset.features.weak_views, neighbors=config.graph_neighbors)
 
 
 def known_truth(truth: PoolTruth) -> Int64[Tensor, " N_u"]:
@@ -169,6 +190,7 @@ def build_step(
     flip: bool = True,
     *,
     views: tuple[View | None, View | None] = (None, None),
+    guide: Tensor | None = None,
 ) -> TrainStep:
     """The step that trains `classifier` as the resolved config says.
 
@@ -179,6 +201,7 @@ def build_step(
         processes: the other processes.
         flip: whether views may be mirrored.
         views: the weak and the strong one, where they are not made of images as the config says.
+        guide: (N_u, K) class probabilities that the first pseudo-labels follow, on the same device.
     """
     head = classifier.head
     assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
@@ -191,6 +214,7 @@ def build_step(
         weak=views[0] or WeakAugment(flip=flip),
         strong=views[1] or StrongAugment(flip=flip, num_operations=config.strong_operations, cutout=config.cutout),
         truth=truth,
+        guide=guide,
         options=StepOptions(
             seed=config.seed,
             forward=config.forward,

@@ -17,7 +17,7 @@ from momatch.data.batches import Batch
 from momatch.heads import AAGMM, MAX_LOG_VARIANCE
 from momatch.training.ema import AveragedModel
 from momatch.training.guard import Guard
-from momatch.training.objective import Embeddings, Losses, Objective
+from momatch.training.objective import Embeddings, Guide, Losses, Objective
 from momatch.training.optim import Optimizer, set_learning_rate, state_tensors
 from momatch.training.processes import Processes
 
@@ -55,6 +55,8 @@ class TrainStep:
         optimizer: of the classifier's parameters.
         weak: the weak view.
         strong: the strong view.
+        guide: (N_u, K) class probabilities of the pool from elsewhere, which pseudo-labels follow at first and less and less
+            with the training's progress; None for the model's own alone.
         truth: (N_u,) true classes of the pool where known, -1 where not, -2 for images of no class; read by the metrics alone.
         options: how to go about it.
         processes: the other processes.
@@ -71,6 +73,7 @@ class TrainStep:
         strong: View,
         truth: Int64[Tensor, " N_u"],
         options: StepOptions,
+        guide: Float[Tensor, "N_u K"] | None = None,
         processes: Processes | None = None,
     ) -> None:
         self.classifier = classifier
@@ -80,6 +83,7 @@ class TrainStep:
         self.weak = weak
         self.strong = strong
         self.truth = truth
+        self.guide = guide
         self.options = options
         self.processes = processes if processes is not None else Processes()
         self.device = truth.device
@@ -137,6 +141,7 @@ class TrainStep:
             views.indices,
             self.truth.index_select(0, views.indices),
             progress=progress,
+            guide=None if self.guide is None else Guide(self.guide.index_select(0, views.indices), 1.0 - progress),
         )
         scaled: Tensor = self.scaler.scale(losses.total / self.options.accumulate)
         scaled.backward()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from momatch.estimator.graph import nearest_neighbors, spread_labels
+from momatch.neighbors import nearest_neighbors, spread_labels
 
 
 def naive_spread(x, k, codes, weight):
