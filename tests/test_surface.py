@@ -12,6 +12,7 @@ import momatch
 
 PUBLIC_NAMES = {
     "TrainConfig", "fit", "Run", "evaluate_run", "report_run", "SavedModel", "export_model",
+    "MoMatchClassifier",
     "AAGMM", "KMeans", "Linear", "log_posterior", "log_density",
     "MomentConstraint", "MMDConstraint", "KLConstraint",
     "OutlierDetector", "benjamini_hochberg",

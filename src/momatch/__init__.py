@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from momatch.data.splits import split_by_rows as split_by_rows
     from momatch.data.splits import split_by_seed as split_by_seed
     from momatch.data.torch_dataset import from_torch_dataset as from_torch_dataset
+    from momatch.estimator import MoMatchClassifier as MoMatchClassifier
     from momatch.export import export_model as export_model
     from momatch.heads import AAGMM as AAGMM
     from momatch.heads import KMeans as KMeans
@@ -69,6 +70,7 @@ _HOME = {
     "split_by_rows": "data.splits",
     "split_by_seed": "data.splits",
     "from_torch_dataset": "data.torch_dataset",
+    "MoMatchClassifier": "estimator",
     "export_model": "export",
     "AAGMM": "heads",
     "KMeans": "heads",

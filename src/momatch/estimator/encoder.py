@@ -1,0 +1,60 @@
+"""From standardised features to embeddings: a multilayer perceptron, or nothing."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from momatch.classifier import Classifier
+from momatch.heads import HEADS, GaussianMixtureHead
+
+Encoder = Literal["mlp", "none"]
+ENCODERS: tuple[str, ...] = get_args(Encoder)
+
+
+class Perceptron(nn.Sequential):
+    """Linear, batch norm and ReLU for each hidden size, then a linear map to the embedding.
+
+    Args:
+        in_features: F, features of a sample.
+        hidden_sizes: width of each hidden layer; none makes a linear map.
+        num_features: D, the size of the embedding.
+    """
+
+    def __init__(self, in_features: int, hidden_sizes: Sequence[int], num_features: int) -> None:
+        layers: list[nn.Module] = []
+        for size in hidden_sizes:
+            layers += [nn.Linear(in_features, size), nn.BatchNorm1d(size), nn.ReLU()]
+            in_features = size
+        super().__init__(*layers, nn.Linear(in_features, num_features))
+        self.num_features = num_features
+
+
+class Nothing(nn.Identity):
+    """The features are the embedding."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+
+def build_classifier(
+    encoder: Encoder, head: str, *, in_features: int, hidden_sizes: Sequence[int], embedding_dim: int, num_classes: int
+) -> Classifier:
+    """Encoder and head, drawn from torch's global random state."""
+    network: nn.Module
+    if encoder == "none":
+        network = Nothing(in_features)
+        embedding_dim = in_features
+    else:
+        network = Perceptron(in_features, hidden_sizes, embedding_dim)
+    return Classifier(network, HEADS[head](embedding_dim, num_classes))
+
+
+@torch.no_grad()
+def start_at_class_means(head: GaussianMixtureHead, z: Float[Tensor, "n D"], labels: Int64[Tensor, " n"]) -> None:
+    """Put each center on the mean of its class: without an encoder to move the samples, centers must begin among them."""
+    counts = torch.bincount(labels, minlength=head.num_classes).unsqueeze(1)  # (K, 1)
+    head.centers.copy_(torch.zeros_like(head.centers).index_add(0, labels, z) / counts)

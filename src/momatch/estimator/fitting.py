@@ -1,0 +1,106 @@
+"""One fit, from the weighted set of samples to a network, its scaling and a calibrated scorer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from momatch.classifier import Classifier
+from momatch.data.dataset import UNLABELED
+from momatch.estimator.encoder import build_classifier, start_at_class_means
+from momatch.estimator.samples import Scaling, WeightedSet, hold_out
+from momatch.estimator.settings import Settings
+from momatch.estimator.train import Samples, train
+from momatch.estimator.views import VectorViews, nearest_neighbors
+from momatch.evaluate import Outputs, confident_samples, refit_head
+from momatch.heads import GaussianMixtureHead
+from momatch.scoring import Scorer
+
+#: Rows that go through the network at a time: memory is bounded for any number of samples.
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit leaves; pickled as it is.
+
+    Attributes:
+        scaling: features to standard deviations.
+        classifier: from there to embeddings and log joints, in float64: a prediction must not depend, by rounding, on which
+            other samples are predicted with it.
+        scorer: labels, posterior, log density and p-values from embeddings.
+        calibration_source: "unlabeled", "labeled" or "training".
+    """
+
+    scaling: Scaling
+    classifier: Classifier
+    scorer: Scorer
+    calibration_source: str
+
+    def embed(self, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
+        """Embeddings of features as they come."""
+        return embed(self.classifier, self.scaling(x))
+
+
+def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed: int) -> Fitted:
+    """Train on a weighted set. torch's global random state is left as it was.
+
+    Raises:
+        ValueError: if training diverged.
+    """
+    training, held_out, source = hold_out(samples, settings.calibration_fraction, seed)
+    scaling = Scaling.of(training)
+    table = scaling(training.x)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = _train(table, training, settings, num_classes=num_classes, seed=seed).double()
+    judge = _refit(classifier, table, training, settings.config.cutoff)
+    scorer = Scorer(classifier.head, judge, score=settings.outlier_score)
+    scorer.calibrate(embed(classifier, scaling(held_out)))
+    return Fitted(scaling, classifier, scorer.requires_grad_(False), source)
+
+
+@torch.no_grad()
+def embed(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
+    """Embeddings of standardised features."""
+    return torch.cat([classifier.embed(chunk) for chunk in torch.from_numpy(x).split(_CHUNK)])
+
+
+def _train(
+    table: Float64[np.ndarray, "n F"], training: WeightedSet, settings: Settings, *, num_classes: int, seed: int
+) -> Classifier:
+    rows = torch.from_numpy(table.astype(np.float32))
+    labeled = torch.from_numpy(np.flatnonzero(training.codes >= 0))
+    labels = torch.from_numpy(training.codes)[labeled]
+    config = settings.config.updated({"seed": seed})
+    classifier = build_classifier(
+        settings.encoder,
+        config.head,
+        in_features=rows.shape[1],
+        hidden_sizes=settings.hidden_sizes,
+        embedding_dim=config.embedding_dim,
+        num_classes=num_classes,
+    )
+    if settings.encoder == "none" and isinstance(classifier.head, GaussianMixtureHead):
+        start_at_class_means(classifier.head, rows[labeled], labels)
+    neighbors = nearest_neighbors(rows, settings.neighbors if settings.strong.step else 0)
+    views = VectorViews(rows, neighbors, torch.Generator().manual_seed(seed))
+    data = Samples(views, training.weight, labeled, labels)
+    return train(
+        classifier, data, config, weak=settings.weak, strong=settings.strong, verbose=settings.verbose
+    )
+
+
+def _refit(
+    classifier: Classifier, table: Float64[np.ndarray, "n F"], training: WeightedSet, cutoff: float
+) -> GaussianMixtureHead | None:
+    """The mixture in closed form over the samples that the trained model is sure of; it judges outliers."""
+    z = embed(classifier, table)
+    with torch.no_grad():
+        outputs = Outputs(z, classifier.head(z))
+    labels = torch.from_numpy(training.codes)
+    assert UNLABELED == -1, "as in the weighted set"
+    positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
+    return refit_head(classifier.head, z[positions], classes)

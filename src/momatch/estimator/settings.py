@@ -1,0 +1,90 @@
+"""From the estimator's parameters to the settings of a training; checked at fit, as scikit-learn wants it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from momatch.config import TrainConfig
+from momatch.estimator.encoder import ENCODERS, Encoder
+from momatch.estimator.views import View
+from momatch.validation import check_fraction, check_positive_int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a fit needs to know beside the data.
+
+    Attributes:
+        config: losses, batches, optimiser and schedule, resolved.
+        encoder: "mlp" or "none".
+        hidden_sizes: of the perceptron.
+        weak: how far a weak view goes.
+        strong: how far a strong view goes.
+        neighbors: how many neighbours a strong view chooses from.
+        calibration_fraction: share of samples kept out for p-values.
+        outlier_score: what p-values rank.
+        verbose: show progress.
+    """
+
+    config: TrainConfig
+    encoder: Encoder
+    hidden_sizes: tuple[int, ...]
+    weak: View
+    strong: View
+    neighbors: int
+    calibration_fraction: float
+    outlier_score: Literal["nearest", "density"]
+    verbose: bool
+
+
+def read_settings(parameters: Mapping[str, Any]) -> Settings:
+    """Check all parameters of the estimator.
+
+    Raises:
+        ValueError: naming the first one that cannot be used.
+    """
+    # Grids of parameters are often numpy arrays; their elements are not Python's numbers.
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
+    known = {field.name for field in fields(TrainConfig)}
+    chosen = {name: value for name, value in given.items() if name in known}
+    config = TrainConfig(optimizer="adamw", refit=True).updated(chosen).resolved()
+    if given["encoder"] not in ENCODERS:
+        raise ValueError(f"encoder: got {given['encoder']!r}, expected one of {', '.join(map(repr, ENCODERS))}")
+    if config.outlier_score not in ("nearest", "density") or (config.head, config.outlier_score) == ("linear", "nearest"):
+        raise ValueError(
+            f"outlier_score: got {given['outlier_score']!r} with head {config.head!r}, expected 'auto', 'density' or, for a head "
+            "with centers, 'nearest'"
+        )
+    if not check_fraction("calibration_fraction", given["calibration_fraction"]) < 1.0:
+        raise ValueError("calibration_fraction: got 1, expected less: nothing would be left to train on")
+    check_positive_int("embedding_dim", given["embedding_dim"])
+    check_positive_int("neighbors + 1", given["neighbors"] + 1)
+    return Settings(
+        config=config,
+        encoder=given["encoder"],
+        hidden_sizes=_sizes(given["hidden_sizes"]),
+        weak=View(noise=_amount("weak_noise", given)),
+        strong=View(
+            noise=_amount("strong_noise", given),
+            mask=check_fraction("mask", given["mask"]),
+            step=check_fraction("interpolation", given["interpolation"]),
+        ),
+        neighbors=given["neighbors"],
+        calibration_fraction=float(given["calibration_fraction"]),
+        outlier_score=config.outlier_score,
+        verbose=bool(given["verbose"]),
+    )
+
+
+def _sizes(given: Any) -> tuple[int, ...]:
+    sizes = tuple(given) if isinstance(given, tuple | list | np.ndarray) else (given,)
+    return tuple(check_positive_int("hidden_sizes", size) for size in sizes)
+
+
+def _amount(name: str, given: Mapping[str, Any]) -> float:
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < np.inf:
+        raise ValueError(f"{name}: got {value!r}, expected a number of at least 0")
+    return float(value)
