@@ -192,8 +192,10 @@ class OutlierDetector(nn.Module):
         m = self.calibration_scores.numel()
         if m == 0:
             raise ValueError("p_value: got no calibration scores, expected calibrate(z) with held-out inliers first")
-        below = count_below(self.calibration_scores, self.score(z).to(self.calibration_scores.dtype))
-        return (1.0 + (m - below)) / (m + 1.0)
+        dtype = self.calibration_scores.dtype
+        below = count_below(self.calibration_scores, self.score(z).to(dtype))
+        # In the precision of the scores: a p-value that is compared in float64 must be 1/20 there too.
+        return (1 + m - below).to(dtype) / (m + 1)
 
     def select_outliers(self, z: Float[Tensor, "n D"], *, fdr: float) -> Bool[Tensor, " n"]:
         """Outliers of a batch by Benjamini-Hochberg: of those named, at most `fdr` are expected to be inliers.

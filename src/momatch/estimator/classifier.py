@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Shaped
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.metrics import accuracy_score
@@ -25,9 +24,9 @@ from momatch.validation import check_fraction
 class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Semi-supervised classifier of vectors with a Gaussian mixture at its end, which also tells outliers.
 
-    Features are standardised, an encoder maps them to an embedding and the head models each class there as a Gaussian. Unlabelled
-    samples take part through pseudo-labels: what the model is sure of in a weak view (little noise) must hold in a strong one
-    (noise, masked features).
+    Features are standardised, an encoder maps them to an embedding and the head models each class there as a Gaussian.
+    Unlabelled samples take part through pseudo-labels: what the model is sure of in a weak view (little noise) must hold in a
+    strong one (noise, masked features).
 
     A fit depends on the weighted set of samples: their order does not matter, and a sample with weight 3 is the same as three.
 
@@ -35,10 +34,10 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         encoder: "mlp", or "none": the standardised features are the embedding, and the head alone is trained.
         hidden_sizes: width of each hidden layer of the perceptron.
         embedding_dim: size of the embedding ("none": that of the features).
-        head: "aagmm" (Gaussians with variances of their own), "kmeans" (unit variances) or "linear" (no density: `score_samples`
-            is then its negative energy).
-        moment_order: moments that the constraint makes Gaussian, 1 to 4, each with the lower ones; 0 for no constraint; None for
-            1, and 0 for the linear head.
+        head: "aagmm" (Gaussians with variances of their own), "kmeans" (unit variances) or "linear" (no density:
+            `score_samples` is then its negative energy).
+        moment_order: moments that the constraint makes Gaussian, 1 to 4, each with the lower ones; 0 for no constraint; None
+            for 1, and 0 for the linear head.
         moment_weight: weight of the constraint in the loss.
         policy: how pseudo-labels are weighed: "flexmatch", "fixmatch", "freematch", "softmatch"; "supervised" for none.
         cutoff: confidence from which a pseudo-label counts (fixmatch, flexmatch).
@@ -58,7 +57,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         outlier_score: what p-values rank: "nearest" (Mahalanobis distance to the nearest center) or "density" (-log p(x));
             "auto": nearest, and density for the linear head.
         unlabeled: what `y` holds for unlabelled samples; None for missing values (None, NaN, NA).
-        rejected_label: what ``predict(X, reject=alpha)`` returns for outliers; None for -1, or "rejected" where classes are names.
+        rejected_label: what ``predict(X, reject=alpha)`` returns for outliers; None for -1, or "rejected" where classes are
+            names.
         random_state: seed of the fit, as everywhere in scikit-learn.
         verbose: 1 shows progress on stderr: steps, loss, share of pseudo-labels that count.
 
@@ -66,8 +66,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         classes_: the classes, sorted.
         n_features_in_: features of a sample.
         feature_names_in_: their names, where `X` was a frame with names.
-        calibration_source_: which samples p-values are ranked among: "unlabeled" or "labeled" ones that were kept out of training,
-            or, where none could be spared, those of "training"; p-values are then approximate and too small.
+        calibration_source_: which samples p-values are ranked among: "unlabeled" or "labeled" ones that were kept out of
+            training, or, where none could be spared, those of "training"; p-values are then approximate and tend to be small.
         n_calibration_: how many those are.
         fitted_: scaling, network (a `momatch.Classifier`) and scorer.
 
@@ -79,6 +79,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
 
     fitted_: Fitted
     classes_: np.ndarray[Any, Any]
+    calibration_source_: str
+    n_calibration_: int
 
     def __init__(
         self,
@@ -161,6 +163,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self.classes_, codes = encode_labels(known & (weight > 0), labels[weight[known] > 0])
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.fitted_ = fit_set(weighted_set(X, codes, weight), settings, num_classes=len(self.classes_), seed=seed)
+        self.calibration_source_ = self.fitted_.calibration_source
+        self.n_calibration_ = len(self.fitted_.scorer.calibration_scores)
+        self._n_features_out = self.fitted_.scorer.head.embedding_dim
         return self
 
     def predict(self, X: Any, *, reject: float | None = None) -> Shaped[np.ndarray, " n"]:
@@ -176,7 +181,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             NotFittedError: before `fit`.
         """
         scores = self._scores(X)
-        predicted = self.classes_[scores.labels.numpy()]
+        predicted: np.ndarray[Any, Any] = self.classes_[scores.labels.numpy()]
         if reject is None:
             return predicted
         self._check_alpha(reject)
@@ -235,22 +240,6 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(labels, predicted[known], sample_weight=weight))
 
-    @property
-    def calibration_source_(self) -> str:
-        """Which samples p-values are ranked among: "unlabeled", "labeled" or "training"."""
-        return self.fitted_.calibration_source
-
-    @property
-    def n_calibration_(self) -> int:
-        """How many samples p-values are ranked among."""
-        return int(self.fitted_.scorer.calibration_scores.numel())
-
-    @property
-    def _n_features_out(self) -> int:
-        head = self.fitted_.classifier.head
-        assert isinstance(head.embedding_dim, int)
-        return head.embedding_dim
-
     def _embed(self, X: Any) -> Tensor:
         check_is_fitted(self)
         return self.fitted_.embed(validate_data(self, X, reset=False, dtype=np.float64))
@@ -263,7 +252,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
     def _check_alpha(self, alpha: float) -> None:
         check_fraction("reject", alpha)
         m = self.n_calibration_
-        if 0.0 < alpha * (m + 1) < 1.0:
+        if 0.0 < alpha < 1.0 / (m + 1):
             warnings.warn(
                 f"reject: got {alpha}, but among {m} calibration samples no p-value is below 1/{m + 1}, so nothing can be "
                 f"rejected; {math.ceil(1 / alpha) - 1} would be needed: fit with more unlabelled samples or a larger "
@@ -280,11 +269,13 @@ def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:
     """
     if sample_weight is None:
         return np.ones(n)
-    weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    weight: np.ndarray[Any, Any] = check_array(
+        sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
+    )
     if weight.shape != (n,):
         raise ValueError(f"sample_weight: got shape {weight.shape}, expected ({n},), one weight a sample")
-    if weight.min() < 0 or weight.max() == 0:
-        raise ValueError(
-            f"sample_weight: got weights from {weight.min()} to {weight.max()}, expected none below 0 and some above"
-        )
+    if weight.min() < 0:
+        raise ValueError(f"sample_weight: got {weight.min()}, expected weights of at least 0; 0 leaves a sample out")
+    if weight.max() == 0:
+        raise ValueError("sample_weight: got the weight zero for every sample, expected some above zero")
     return weight

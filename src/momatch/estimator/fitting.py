@@ -8,14 +8,13 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from momatch.classifier import Classifier
-from momatch.data.dataset import UNLABELED
 from momatch.estimator.encoder import build_classifier, start_at_class_means
 from momatch.estimator.samples import Scaling, WeightedSet, hold_out
 from momatch.estimator.settings import Settings
 from momatch.estimator.train import Samples, train
 from momatch.estimator.views import VectorViews, nearest_neighbors
 from momatch.evaluate import Outputs, confident_samples, refit_head
-from momatch.heads import GaussianMixtureHead
+from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
 from momatch.scoring import Scorer
 
 #: Rows that go through the network at a time: memory is bounded for any number of samples.
@@ -57,7 +56,10 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
         torch.manual_seed(seed)
         classifier = _train(table, training, settings, num_classes=num_classes, seed=seed).double()
     judge = _refit(classifier, table, training, settings.config.cutoff)
-    scorer = Scorer(classifier.head, judge, score=settings.outlier_score)
+    head = classifier.head
+    assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
+    assert judge is None or isinstance(judge, AAGMM | KMeans), "a copy of it"
+    scorer = Scorer(head, judge, score=settings.outlier_score)
     scorer.calibrate(embed(classifier, scaling(held_out)))
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source)
 
@@ -88,9 +90,7 @@ def _train(
     neighbors = nearest_neighbors(rows, settings.neighbors if settings.strong.step else 0)
     views = VectorViews(rows, neighbors, torch.Generator().manual_seed(seed))
     data = Samples(views, training.weight, labeled, labels)
-    return train(
-        classifier, data, config, weak=settings.weak, strong=settings.strong, verbose=settings.verbose
-    )
+    return train(classifier, data, config, weak=settings.weak, strong=settings.strong, verbose=settings.verbose)
 
 
 def _refit(
@@ -100,7 +100,5 @@ def _refit(
     z = embed(classifier, table)
     with torch.no_grad():
         outputs = Outputs(z, classifier.head(z))
-    labels = torch.from_numpy(training.codes)
-    assert UNLABELED == -1, "as in the weighted set"
-    positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
+    positions, classes = confident_samples(outputs, torch.from_numpy(training.codes), cutoff=cutoff)
     return refit_head(classifier.head, z[positions], classes)

@@ -5,6 +5,7 @@ that follows (scaling, batches, held-out samples) reads the set alone, so a fit 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -128,4 +129,5 @@ class Scaling:
         """Features in standard deviations from their mean."""
         with np.errstate(over="ignore"):  # an infinite distance is cut off as any other
             distance = np.clip(x - self.mean, -_LARGEST, _LARGEST)
-            return np.clip(distance * self.factor, -self.LIMIT, self.LIMIT)
+            scaled: np.ndarray[Any, Any] = np.clip(distance * self.factor, -self.LIMIT, self.LIMIT)
+        return scaled

@@ -9,7 +9,7 @@ import numpy as np
 from momatch.config import TrainConfig
 from momatch.estimator.encoder import ENCODERS, Encoder
 from momatch.estimator.views import View
-from momatch.validation import check_fraction, check_positive_int
+from momatch.validation import check_positive_int
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,19 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
     config = TrainConfig(optimizer="adamw", refit=True).updated(chosen).resolved()
     if given["encoder"] not in ENCODERS:
         raise ValueError(f"encoder: got {given['encoder']!r}, expected one of {', '.join(map(repr, ENCODERS))}")
-    if config.outlier_score not in ("nearest", "density") or (config.head, config.outlier_score) == ("linear", "nearest"):
+    if config.outlier_score not in ("nearest", "density") or (config.head, config.outlier_score) == (
+        "linear",
+        "nearest",
+    ):
         raise ValueError(
-            f"outlier_score: got {given['outlier_score']!r} with head {config.head!r}, expected 'auto', 'density' or, for a head "
-            "with centers, 'nearest'"
+            f"outlier_score: got {given['outlier_score']!r} with head {config.head!r}, expected 'auto', 'density' or, "
+            "for a head with centers, 'nearest'"
         )
-    if not check_fraction("calibration_fraction", given["calibration_fraction"]) < 1.0:
-        raise ValueError("calibration_fraction: got 1, expected less: nothing would be left to train on")
-    check_positive_int("embedding_dim", given["embedding_dim"])
-    check_positive_int("neighbors + 1", given["neighbors"] + 1)
+    if config.calibration_fraction is None:
+        raise ValueError(
+            "calibration_fraction: got None, expected a number from 0 to 0.9; 0 keeps no sample out of training"
+        )
+    check_positive_int("embedding_dim", config.embedding_dim)
     return Settings(
         config=config,
         encoder=given["encoder"],
@@ -68,11 +72,11 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         weak=View(noise=_amount("weak_noise", given)),
         strong=View(
             noise=_amount("strong_noise", given),
-            mask=check_fraction("mask", given["mask"]),
-            step=check_fraction("interpolation", given["interpolation"]),
+            mask=_amount("mask", given, largest=1.0),
+            step=_amount("interpolation", given, largest=1.0),
         ),
-        neighbors=given["neighbors"],
-        calibration_fraction=float(given["calibration_fraction"]),
+        neighbors=check_positive_int("neighbors", given["neighbors"]) if given["neighbors"] else 0,
+        calibration_fraction=float(config.calibration_fraction),
         outlier_score=config.outlier_score,
         verbose=bool(given["verbose"]),
     )
@@ -83,8 +87,8 @@ def _sizes(given: Any) -> tuple[int, ...]:
     return tuple(check_positive_int("hidden_sizes", size) for size in sizes)
 
 
-def _amount(name: str, given: Mapping[str, Any]) -> float:
+def _amount(name: str, given: Mapping[str, Any], largest: float = 1e6) -> float:
     value = given[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < np.inf:
-        raise ValueError(f"{name}: got {value!r}, expected a number of at least 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= largest:
+        raise ValueError(f"{name}: got {value!r}, expected a number from 0 to {largest:g}")
     return float(value)

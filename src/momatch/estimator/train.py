@@ -1,4 +1,4 @@
-"""The training loop of the estimator: the losses, policies, optimiser and average of `momatch.training`, on vectors in memory."""
+"""The training loop of the estimator: losses, policies, optimiser and average of `momatch.training`, on vectors in memory."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.estimator.views import VectorViews, View
-from momatch.heads import AAGMM, MAX_LOG_VARIANCE
+from momatch.heads import AAGMM, MAX_LOG_VARIANCE, KMeans, Linear
 from momatch.training.ema import AveragedModel
 from momatch.training.objective import Embeddings, Losses
 from momatch.training.optim import build_optimizer, learning_rate, set_learning_rate
@@ -83,7 +83,9 @@ def train(
     Raises:
         ValueError: if training diverged.
     """
-    objective = build_objective(config, classifier.head, len(samples.weight))
+    head = classifier.head
+    assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
+    objective = build_objective(config, head, len(samples.weight))
     optimizer = build_optimizer(classifier, config)
     average = AveragedModel(classifier, config.ema_decay)
     bits = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(1,)))
@@ -98,9 +100,7 @@ def train(
             places, rows = draw_labeled(), draw_pool()
             labeled = samples.views(samples.labeled[places], weak)
             z = _embed(classifier, labeled, samples.views(rows, weak), samples.views(rows, strong))
-            losses: Losses = objective(
-                classifier.head, z, samples.labels[places], rows, truth, progress=step / config.steps
-            )
+            losses: Losses = objective(head, z, samples.labels[places], rows, truth, progress=step / config.steps)
             optimizer.zero_grad()
             losses.total.backward()
             norm = clip_grad_norm_(parameters, config.clip_norm or torch.inf)

@@ -1,4 +1,4 @@
-"""Weak and strong views of vectors: noise, masked features, and steps towards a neighbour, all in units of the data's own spread.
+"""Weak and strong views of vectors: noise, masked features, steps towards a neighbour, all in units of the data's own spread.
 
 The random numbers of a view depend on the step and on the place in the batch alone, never on which sample stands there.
 """

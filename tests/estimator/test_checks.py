@@ -1,0 +1,35 @@
+"""scikit-learn's own checks of an estimator."""
+
+from functools import partial
+
+import pytest
+from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
+
+from momatch import MoMatchClassifier
+
+#: Enough for the problems that the checks pose, and all of them together in seconds.
+QUICK = {
+    "steps": 30,
+    "hidden_sizes": (16,),
+    "embedding_dim": 4,
+    "lr": 0.03,
+    "labeled_batch_size": 32,
+    "unlabeled_batch_size": 32,
+}
+
+#: One check uses -1 as a class, which here marks unlabelled samples. scikit-learn exempts its own semi-supervised classifiers
+#: from that part, by the name under which a check runs; the same exemption is asked for here.
+SEMI_SUPERVISED = "LabelSpreading"
+
+
+@parametrize_with_checks([MoMatchClassifier(**QUICK)])
+@pytest.mark.usefixtures("unchecked")
+def test_sklearn_check(estimator, check):
+    if check.func is check_classifiers_classes:
+        check = partial(check.func, SEMI_SUPERVISED)
+    check(estimator)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_with_another_marker_minus_one_is_a_class_like_any_other():
+    check_classifiers_classes("MoMatchClassifier", MoMatchClassifier(**QUICK, unlabeled=None))

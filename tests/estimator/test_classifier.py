@@ -1,0 +1,349 @@
+"""`MoMatchClassifier` as people use it: alone, among scikit-learn's tools, on frames, with outliers."""
+
+import io
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+
+from momatch import MoMatchClassifier
+from tests.estimator.conftest import QUICK
+
+
+def everything(model, X):
+    """All that a fitted model says about samples."""
+    return (
+        model.predict_proba(X),
+        model.transform(X),
+        model.score_samples(X),
+        model.outlier_p_value(X),
+        model.predict(X, reject=0.1),
+    )
+
+
+def assert_same(one, other, X):
+    for a, b in zip(everything(one, X), everything(other, X), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_learns_from_a_few_labels_and_says_so(fitted, problem):
+    hidden = problem.y == -1
+    assert fitted.score(problem.X[hidden], problem.truth[hidden]) > 0.97
+    probabilities = fitted.predict_proba(problem.X)
+    np.testing.assert_allclose(probabilities.sum(1), 1.0)
+    np.testing.assert_array_equal(fitted.classes_[probabilities.argmax(1)], fitted.predict(problem.X))
+    assert fitted.transform(problem.X).shape == (300, 4)
+
+
+@pytest.mark.slow
+def test_digits_with_four_labels_a_class_beat_a_supervised_model():
+    X, truth = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = order[:1300], order[1300:]
+    shown = np.concatenate([train[truth[train] == k][:4] for k in range(10)])
+    y = np.full(len(X), -1)
+    y[shown] = truth[shown]
+    model = MoMatchClassifier(random_state=0, steps=500).fit(X[train], y[train])
+    supervised = make_pipeline(MinMaxScaler(), LogisticRegression()).fit(X[shown], truth[shown])
+    accuracy = model.score(X[test], truth[test])
+    assert accuracy > supervised.score(X[test], truth[test]) + 0.05
+    # Noise made of the digits' own pixels is no digit; other digits mostly are.
+    junk = np.random.default_rng(0).permuted(X[test], axis=1)
+    assert (model.predict(junk, reject=0.05) == -1).mean() > 0.9
+    assert (model.predict(X[test], reject=0.05) == -1).mean() < 0.12
+
+
+def test_unlabelled_samples_help(problem):
+    """Two long clusters, one label each, badly placed: only the unlabelled samples show where the border runs."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2)) * np.array([4.0, 0.3])
+    X[:200, 1] += 3.0
+    truth, y = np.repeat([0, 1], 200), np.full(402, -1)
+    X = np.concatenate([X, [[-6.0, 3.0], [6.0, 0.0]]])
+    y[400:] = 0, 1
+    model = MoMatchClassifier(**QUICK | {"steps": 300, "interpolation": 0.9})
+    assert model.fit(X, y).score(X[:400], truth) > 0.95
+    assert model.fit(X[400:], y[400:]).score(X[:400], truth) < 0.9
+
+
+@pytest.mark.parametrize("names", [np.array(["ant", "bee", "fly"]), np.array(["ant", "bee", "fly"], dtype=object)])
+def test_names_for_classes(quick, fitted, problem, names):
+    y = names.astype(object)[problem.y]
+    y[problem.y == -1] = -1
+    model = quick.fit(problem.X, y)
+    assert model.classes_.tolist() == names.tolist()
+    np.testing.assert_array_equal(model.predict(problem.X), names[fitted.predict(problem.X)])
+    far = problem.X[:3] + 1000.0
+    assert model.predict(far, reject=0.1).tolist() == ["rejected"] * 3
+    assert model.set_params(rejected_label="?").predict(far, reject=0.1).tolist() == ["?"] * 3
+    assert model.score(problem.X, y) == fitted.score(problem.X, problem.y)
+
+
+def test_score_leaves_unlabelled_samples_out(fitted, problem):
+    labeled = problem.y != -1
+    expected = fitted.score(problem.X[labeled], problem.truth[labeled])
+    assert fitted.score(problem.X, problem.y) == expected
+    weight = np.arange(300.0)
+    right = (fitted.predict(problem.X) == problem.truth)[labeled]
+    assert fitted.score(problem.X, problem.y, weight) == pytest.approx(np.average(right, weights=weight[labeled]))
+    with pytest.raises(ValueError, match="some labelled ones to score on"):
+        fitted.score(problem.X[~labeled], problem.y[~labeled])
+
+
+def test_p_values_against_their_definition(fitted, problem):
+    calibration = fitted.fitted_.scorer.calibration_scores.numpy()
+    assert fitted.n_calibration_ == len(calibration) == round(0.1 * 285)
+    assert fitted.calibration_source_ == "unlabeled"
+    judge = fitted.fitted_.scorer.judge
+    z = fitted.transform(problem.X)
+    centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()
+    scores = [min(np.sqrt((((row - c) ** 2) / v).sum()) for c, v in zip(centers, variances, strict=True)) for row in z]
+    naive = [(1 + sum(calibration >= score)) / (len(calibration) + 1) for score in scores]
+    # A sample that was calibrated with meets its own score, which rounding may place on either side of it.
+    np.testing.assert_allclose(fitted.outlier_p_value(problem.X), naive, atol=1.001 / (len(calibration) + 1))
+    away = problem.X + 0.01
+    z = fitted.transform(away)
+    scores = [min(np.sqrt((((row - c) ** 2) / v).sum()) for c, v in zip(centers, variances, strict=True)) for row in z]
+    naive = [(1 + sum(calibration >= score)) / (len(calibration) + 1) for score in scores]
+    np.testing.assert_array_equal(fitted.outlier_p_value(away), naive)
+
+
+def test_log_density_against_the_mixture(fitted, problem):
+    judge, z = fitted.fitted_.scorer.judge, fitted.transform(problem.X)
+    centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()
+    densities = [
+        sum(
+            np.prod(np.exp(-((row - c) ** 2) / (2 * v)) / np.sqrt(2 * np.pi * v)) / 3
+            for c, v in zip(centers, variances, strict=True)
+        )
+        for row in z
+    ]
+    near = np.array(densities) > 1e-200
+    np.testing.assert_allclose(fitted.score_samples(problem.X)[near], np.log(densities)[near], rtol=1e-6)
+
+
+def test_rejection_follows_the_p_values(fitted, problem):
+    X = np.concatenate([problem.X, problem.X + 40.0])
+    p_value, classes = fitted.outlier_p_value(X), fitted.predict(X)
+    for alpha in (0.04, 0.1, 0.5, 1.0):
+        expected = np.where(p_value <= alpha, -1, classes)
+        np.testing.assert_array_equal(fitted.predict(X, reject=alpha), expected)
+    assert (fitted.predict(X, reject=0.1)[300:] == -1).all()
+    assert (fitted.predict(problem.X, reject=0.1) == -1).mean() < 0.25
+    assert (fitted.predict(X, reject=0.0) == classes).all()
+
+
+def test_a_rejection_that_cannot_happen_says_how_many_samples_it_takes(fitted, problem):
+    with pytest.warns(UserWarning, match=r"among 28 calibration samples.*1/29.*99 would be needed"):
+        labels = fitted.predict(problem.X + 40.0, reject=0.01)
+    assert (labels != -1).all()
+    assert (fitted.predict(problem.X + 40.0, reject=1 / 29) == -1).all()
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+def test_alpha_out_of_range(fitted, problem, alpha):
+    with pytest.raises(ValueError, match="reject: got"):
+        fitted.predict(problem.X, reject=alpha)
+
+
+def test_no_unlabelled_samples(quick, problem):
+    few = quick.fit(problem.X[:60], problem.truth[:60])
+    assert (few.calibration_source_, few.n_calibration_) == ("training", 60)
+    many = clone(quick).fit(problem.X, problem.truth)
+    assert (many.calibration_source_, many.n_calibration_) == ("labeled", 30)
+    assert many.score(problem.X, problem.truth) > 0.97
+
+
+def test_the_same_seed_gives_the_same_model_and_touches_no_global_state(quick, fitted, problem):
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002 the global state is what must not change
+    expected = torch.rand(1), np.random.rand()  # noqa: NPY002
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    again = clone(quick).fit(problem.X, problem.y)
+    assert (torch.rand(1), np.random.rand()) == expected  # noqa: NPY002
+    assert_same(fitted, again, problem.X)
+    generator = np.random.RandomState(3)
+    first = clone(quick).set_params(random_state=generator).fit(problem.X, problem.y)
+    second = clone(quick).set_params(random_state=generator).fit(problem.X, problem.y)
+    assert not np.array_equal(first.transform(problem.X), second.transform(problem.X))
+
+
+def test_order_and_repetition_do_not_matter_and_weights_are_repetition(fitted, quick, problem):
+    order = np.random.default_rng(0).permutation(300)
+    assert_same(fitted, clone(quick).fit(problem.X[order], problem.y[order]), problem.X)
+    weight = np.random.default_rng(1).integers(0, 4, 300)
+    repeated = clone(quick).fit(problem.X.repeat(weight, 0), problem.y.repeat(weight))
+    weighted = clone(quick).fit(problem.X[order], problem.y[order], sample_weight=weight[order])
+    assert_same(repeated, weighted, problem.X)
+    assert not np.array_equal(weighted.transform(problem.X), fitted.transform(problem.X))
+
+
+def test_weights_decide_between_contradicting_labels(quick):
+    X = np.repeat([[0.0], [1.0]], 20, axis=0)
+    y = np.tile([0, 1], 20)
+    weight = np.where(y == (X[:, 0] > 0.5), 1.0, 0.05)
+    assert quick.fit(X, y, weight).predict([[0.0], [1.0]]).tolist() == [0, 1]
+    assert quick.fit(X, y, 1.05 - weight).predict([[0.0], [1.0]]).tolist() == [1, 0]
+
+
+def test_pickle_joblib_and_clone(fitted, problem):
+    assert_same(fitted, pickle.loads(pickle.dumps(fitted)), problem.X)
+    file = io.BytesIO()
+    joblib.dump(fitted, file)
+    file.seek(0)
+    assert_same(fitted, joblib.load(file), problem.X)
+    fresh = clone(fitted)
+    assert fresh.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        fresh.predict(problem.X)
+
+
+def test_pipeline_passes_reject_and_weights_on(problem):
+    pipeline = make_pipeline(MinMaxScaler(), MoMatchClassifier(**QUICK))
+    pipeline.fit(problem.X, problem.y, momatchclassifier__sample_weight=np.ones(300))
+    assert pipeline.score(problem.X, problem.truth) > 0.97
+    assert (pipeline.predict(problem.X + 40.0, reject=0.1) == -1).all()
+    assert pipeline[:-1].transform(problem.X).shape == (300, 6)
+
+
+@pytest.mark.slow
+def test_grid_search_in_two_processes(problem):
+    grid = {"strong_noise": [0.5], "embedding_dim": np.array([2, 3])}  # numpy's numbers are numbers
+    search = GridSearchCV(MoMatchClassifier(**QUICK), grid, cv=StratifiedKFold(2), n_jobs=2)
+    search.fit(problem.X, problem.y)
+    assert search.best_score_ > 0.9
+    assert search.best_estimator_.transform(problem.X).shape == (300, search.best_params_["embedding_dim"])
+
+
+def test_cross_val_predict(problem):
+    labels = cross_val_predict(MoMatchClassifier(**QUICK), problem.X, problem.y, cv=3)
+    assert (labels == problem.truth).mean() > 0.95
+    p_value = cross_val_predict(MoMatchClassifier(**QUICK), problem.X, problem.y, cv=2, method="outlier_p_value")
+    assert abs(p_value.mean() - 0.5) < 0.15
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, lambda X, columns: pl.DataFrame(X, schema=columns)])
+def test_frames(quick, fitted, problem, frame):
+    names = [f"feature {number}" for number in range(6)]
+    X = frame(problem.X, columns=names)
+    y = type(X["feature 0"])(problem.y)
+    model = quick.fit(X, y)
+    assert model.feature_names_in_.tolist() == names
+    np.testing.assert_array_equal(model.predict_proba(X), fitted.predict_proba(problem.X))
+    embedded = model.set_output(transform="pandas" if isinstance(X, pd.DataFrame) else "polars").transform(X)
+    assert isinstance(embedded, type(X))
+    assert list(embedded.columns) == [f"momatchclassifier{number}" for number in range(4)]
+    np.testing.assert_array_equal(embedded.to_numpy(), fitted.transform(problem.X))
+
+
+def test_unlabelled_rows_of_a_frame_may_be_missing_values(fitted, problem):
+    y = pd.Series(problem.y, dtype="Int64").mask(problem.y == -1)
+    model = MoMatchClassifier(**QUICK, unlabeled=None).fit(problem.X, y)
+    assert_same(model, fitted, problem.X)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"encoder": "none"},
+        {"encoder": "none", "head": "kmeans", "moment_order": 2},
+        {"head": "linear"},
+        {"hidden_sizes": ()},
+        {"policy": "supervised"},
+        {"policy": "freematch", "outlier_score": "density"},
+        {"neighbors": 0},
+        {"moment_order": 4, "hidden_sizes": [8, 8]},
+    ],
+)
+def test_every_kind_of_model_learns(problem, settings):
+    model = MoMatchClassifier(**QUICK | settings).fit(problem.X, problem.y)
+    assert model.score(problem.X, problem.truth) > 0.9
+    assert model.transform(problem.X).shape == (300, 6 if settings.get("encoder") == "none" else 4)
+    assert np.isfinite(model.score_samples(problem.X)).all()
+    assert model.outlier_p_value(problem.X).min() > 0
+
+
+def test_without_an_encoder_the_embedding_is_the_standardised_features(problem):
+    model = MoMatchClassifier(**QUICK | {"encoder": "none", "calibration_fraction": 0.0}).fit(problem.X, problem.y)
+    standardised = (problem.X - problem.X.mean(0)) / problem.X.std(0)
+    np.testing.assert_allclose(model.transform(problem.X), standardised, atol=1e-9)
+
+
+def test_extreme_inputs_get_finite_answers(fitted, problem):
+    extreme = np.array([[1e307] * 6, [-1e307] * 6, [1e-308] * 6])
+    for answer in everything(fitted, extreme):
+        assert np.isfinite(answer).all()
+    assert fitted.outlier_p_value(extreme)[:2].tolist() == [1 / 29, 1 / 29]
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"encoder": "cnn"}, "encoder: got 'cnn', expected one of 'mlp', 'none'"),
+        ({"head": "softmax"}, "head: got 'softmax'"),
+        ({"policy": "flexmach"}, "policy: .*did you mean 'flexmatch'"),
+        ({"steps": 0}, "steps"),
+        ({"steps": 1.5}, "steps"),
+        ({"lr": -1.0}, "lr"),
+        ({"embedding_dim": 0}, "embedding_dim"),
+        ({"hidden_sizes": (16, 0)}, "hidden_sizes"),
+        ({"weak_noise": -0.1}, "weak_noise"),
+        ({"strong_noise": "much"}, "strong_noise"),
+        ({"mask": 1.5}, "mask"),
+        ({"mask": "half"}, "mask"),
+        ({"interpolation": -1}, "interpolation"),
+        ({"neighbors": -1}, "neighbors"),
+        ({"neighbors": 1.5}, "neighbors"),
+        ({"calibration_fraction": 1.0}, "calibration_fraction"),
+        ({"calibration_fraction": None}, "calibration_fraction"),
+        ({"outlier_score": "nearest", "head": "linear"}, "outlier_score"),
+        ({"outlier_score": "farthest"}, "outlier_score"),
+        ({"moment_order": 1, "head": "linear"}, "moment_order"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_settings_that_cannot_be_used(problem, settings, match):
+    with pytest.raises(ValueError, match=match):
+        MoMatchClassifier(**QUICK | settings).fit(problem.X, problem.y)
+
+
+@pytest.mark.parametrize(
+    ("weight", "match"),
+    [
+        (np.full(300, -1.0), "got -1.0, expected weights of at least 0"),
+        (np.zeros(300), "weight zero for every sample"),
+        (np.ones(299), r"got shape \(299,\)"),
+        (np.full(300, np.nan), "sample_weight contains NaN"),
+    ],
+)
+def test_weights_that_cannot_be_used(quick, problem, weight, match):
+    with pytest.raises(ValueError, match=match):
+        quick.fit(problem.X, problem.y, sample_weight=weight)
+
+
+def test_divergence_is_an_error(problem):
+    with pytest.raises(ValueError, match=r"diverged.*lower lr"):
+        MoMatchClassifier(**QUICK | {"lr": 1e30}).fit(problem.X, problem.y)
+
+
+def test_verbose_shows_progress_on_stderr(quick, problem, capsys):
+    quick.set_params(verbose=1).fit(problem.X, problem.y)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "loss" in shown.err
+    assert "pseudo-labels used" in shown.err
+    assert "60/60" in shown.err
+    quick.set_params(verbose=0).fit(problem.X, problem.y)
+    assert capsys.readouterr().err == ""

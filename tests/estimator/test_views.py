@@ -1,0 +1,80 @@
+"""Views of vectors, and weighted draws."""
+
+import numpy as np
+import pytest
+import torch
+
+from momatch.estimator.train import WeightedDraws
+from momatch.estimator.views import VectorViews, View, nearest_neighbors
+
+
+def views(table, k=0):
+    return VectorViews(table, nearest_neighbors(table, k), torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def table():
+    table = torch.randn(50, 8)
+    table[:, 3] = 0  # a constant feature
+    return table
+
+
+def test_no_view_is_the_sample(table):
+    rows = torch.tensor([4, 4, 7])
+    torch.testing.assert_close(views(table)(rows, View()), table[rows], rtol=0, atol=0)
+
+
+def test_noise_has_its_size_and_leaves_constant_features_alone(table):
+    rows = torch.arange(50).repeat(200)
+    change = views(table)(rows, View(noise=0.3)) - table[rows]
+    assert change[:, 3].abs().max() == 0
+    spread = change[:, [0, 1, 2, 4, 5, 6, 7]].std(0)
+    assert ((spread - 0.3).abs() < 0.01).all()
+
+
+def test_masks_take_up_to_their_share(table):
+    table = torch.ones(10, 1000)
+    masked = 1 - views(table)(torch.arange(10).repeat(100), View(mask=0.4)).mean(1)
+    assert masked.max() < 0.46
+    assert masked.min() < 0.02
+    assert abs(float(masked.mean()) - 0.2) < 0.02
+
+
+def test_steps_lead_towards_a_neighbor(table):
+    rows = torch.arange(50).repeat(100)
+    neighbors = nearest_neighbors(table, 3)
+    x = VectorViews(table, neighbors, torch.Generator().manual_seed(0))(rows, View(step=0.5))
+    way = x - table[rows]
+    to_neighbors = table[neighbors[rows]] - table[rows].unsqueeze(1)  # (n, 3, F)
+    share = (way.unsqueeze(1) * to_neighbors).sum(-1) / to_neighbors.square().sum(-1)
+    left = (way.unsqueeze(1) - share.unsqueeze(-1) * to_neighbors).norm(dim=-1)
+    best = left.argmin(1)
+    assert left.amin(1).max() < 1e-4
+    assert best.bincount(minlength=3).min() > 0.25 * len(rows)
+    chosen = share.gather(1, best.unsqueeze(1))
+    assert chosen.min() >= 0
+    assert 0.45 < chosen.max() <= 0.5
+
+
+def test_neighbors_against_distances(table):
+    distance = torch.cdist(table, table).fill_diagonal_(torch.inf)
+    torch.testing.assert_close(nearest_neighbors(table, 4), distance.topk(4, largest=False).indices)
+    assert nearest_neighbors(table[:3], 10).shape == (3, 2)
+    assert nearest_neighbors(table[:1], 10).shape == (1, 0)
+
+
+def test_numbers_depend_on_the_place_and_not_on_the_sample(table):
+    a, b = (views(table)(rows, View(noise=1.0)) - table[rows] for rows in (torch.arange(5), torch.arange(5).flip(0)))
+    torch.testing.assert_close(a, b)
+
+
+def test_draws_are_in_proportion_to_the_weights():
+    weight = np.array([1.0, 0.5, 3.0, 0.25, 5.25])
+    draws = WeightedDraws(weight, 8, np.random.default_rng(0))
+    counts = torch.stack([draws().bincount(minlength=5) for _ in range(4000)]).sum(0).numpy()
+    np.testing.assert_allclose(counts / counts.sum(), weight / weight.sum(), atol=0.005)
+
+
+def test_each_share_of_the_weight_is_drawn_from_once():
+    draws = WeightedDraws(np.ones(6), 6, np.random.default_rng(0))
+    assert draws().tolist() == [0, 1, 2, 3, 4, 5]
