@@ -24,14 +24,14 @@ from momatch.validation import check_fraction
 class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Semi-supervised classifier of vectors with a Gaussian mixture at its end, which also tells outliers.
 
-    Features are standardised, an encoder maps them to an embedding and the head models each class there as a Gaussian.
-    Unlabelled samples take part through pseudo-labels: what the model is sure of in a weak view (little noise) must hold in a
-    strong one (noise, masked features).
+    Features are scaled, an encoder maps them to an embedding and the head models each class there as a Gaussian. Unlabelled
+    samples take part through pseudo-labels: what is sure in a weak view (little noise) must hold in a strong one (noise, masked
+    features, a step towards a neighbour). Labels that were spread over a graph of neighbours lead the way at first.
 
     A fit depends on the weighted set of samples: their order does not matter, and a sample with weight 3 is the same as three.
 
     Args:
-        encoder: "mlp", or "none": the standardised features are the embedding, and the head alone is trained.
+        encoder: "mlp", or "none": the scaled features are the embedding, and the head alone is trained.
         hidden_sizes: width of each hidden layer of the perceptron.
         embedding_dim: size of the embedding ("none": that of the features).
         head: "aagmm" (Gaussians with variances of their own), "kmeans" (unit variances) or "linear" (no density:
@@ -42,11 +42,16 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         policy: how pseudo-labels are weighed: "flexmatch", "fixmatch", "freematch", "softmatch"; "supervised" for none.
         cutoff: confidence from which a pseudo-label counts (fixmatch, flexmatch).
         unlabeled_weight: weight of the pseudo-label loss.
-        weak_noise: noise of the weak view, in standard deviations of each feature.
-        strong_noise: that of the strong view.
+        scale: "feature" divides each feature by its standard deviation, "global" all by one number, "auto" chooses: global if
+            features seem to share a unit (the median deviation is at least a tenth of the largest).
+        graph_neighbors: nearest neighbours in a graph over which the labels are spread; what it says guides the pseudo-labels,
+            alone at first and less and less with every step. 0 for no graph.
+        neighbors: nearest neighbours towards which views move; 0 for none.
+        weak_move: largest way of a weak view towards such a neighbour, as a share of the distance.
+        strong_move: that of a strong view.
+        weak_noise: noise of a weak view, in standard deviations of each feature.
+        strong_noise: that of a strong view.
         mask: largest share of features that a strong view sets to their mean.
-        neighbors: nearest neighbours towards which a strong view may move; 0 for none.
-        interpolation: largest way towards such a neighbour, as a share of the distance.
         steps: optimiser steps.
         labeled_batch_size: labelled samples a step.
         unlabeled_batch_size: samples of the pool (labelled and unlabelled ones) a step.
@@ -86,7 +91,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self,
         *,
         encoder: str = "mlp",
-        hidden_sizes: Sequence[int] = (256, 256),
+        hidden_sizes: Sequence[int] = (256,),
         embedding_dim: int = 16,
         head: str = "aagmm",
         moment_order: int | None = None,
@@ -94,12 +99,15 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         policy: str = "flexmatch",
         cutoff: float = 0.95,
         unlabeled_weight: float = 1.0,
+        scale: str = "auto",
+        graph_neighbors: int = 5,
+        neighbors: int = 10,
+        weak_move: float = 0.2,
+        strong_move: float = 0.6,
         weak_noise: float = 0.1,
         strong_noise: float = 0.5,
         mask: float = 0.3,
-        neighbors: int = 10,
-        interpolation: float = 0.5,
-        steps: int = 1500,
+        steps: int = 500,
         labeled_batch_size: int = 64,
         unlabeled_batch_size: int = 192,
         lr: float = 3e-3,
@@ -121,11 +129,14 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self.policy = policy
         self.cutoff = cutoff
         self.unlabeled_weight = unlabeled_weight
+        self.scale = scale
+        self.graph_neighbors = graph_neighbors
+        self.neighbors = neighbors
+        self.weak_move = weak_move
+        self.strong_move = strong_move
         self.weak_noise = weak_noise
         self.strong_noise = strong_noise
         self.mask = mask
-        self.neighbors = neighbors
-        self.interpolation = interpolation
         self.steps = steps
         self.labeled_batch_size = labeled_batch_size
         self.unlabeled_batch_size = unlabeled_batch_size

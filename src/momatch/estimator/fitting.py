@@ -9,10 +9,12 @@ from torch import Tensor
 
 from momatch.classifier import Classifier
 from momatch.estimator.encoder import build_classifier, start_at_class_means
-from momatch.estimator.samples import Scaling, WeightedSet, hold_out
+from momatch.estimator.graph import nearest_neighbors, spread_labels
+from momatch.estimator.samples import WeightedSet, hold_out
+from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
 from momatch.estimator.train import Samples, train
-from momatch.estimator.views import VectorViews, nearest_neighbors
+from momatch.estimator.views import VectorViews
 from momatch.evaluate import Outputs, confident_samples, refit_head
 from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
 from momatch.scoring import Scorer
@@ -50,11 +52,11 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
         ValueError: if training diverged.
     """
     training, held_out, source = hold_out(samples, settings.calibration_fraction, seed)
-    scaling = Scaling.of(training)
+    scaling = Scaling.of(training, settings.scale)
     table = scaling(training.x)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        classifier = _train(table, training, settings, num_classes=num_classes, seed=seed).double()
+        classifier = _train(training, scaling, settings, num_classes=num_classes, seed=seed).double()
     judge = _refit(classifier, table, training, settings.config.cutoff)
     head = classifier.head
     assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
@@ -70,9 +72,8 @@ def embed(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Float[Tensor
     return torch.cat([classifier.embed(chunk) for chunk in torch.from_numpy(x).split(_CHUNK)])
 
 
-def _train(
-    table: Float64[np.ndarray, "n F"], training: WeightedSet, settings: Settings, *, num_classes: int, seed: int
-) -> Classifier:
+def _train(training: WeightedSet, scaling: Scaling, settings: Settings, *, num_classes: int, seed: int) -> Classifier:
+    table = scaling(training.x)
     rows = torch.from_numpy(table.astype(np.float32))
     labeled = torch.from_numpy(np.flatnonzero(training.codes >= 0))
     labels = torch.from_numpy(training.codes)[labeled]
@@ -87,10 +88,18 @@ def _train(
     )
     if settings.encoder == "none" and isinstance(classifier.head, GaussianMixtureHead):
         start_at_class_means(classifier.head, rows[labeled], labels)
-    neighbors = nearest_neighbors(rows, settings.neighbors if settings.strong.step else 0)
-    views = VectorViews(rows, neighbors, torch.Generator().manual_seed(seed))
-    data = Samples(views, training.weight, labeled, labels)
-    return train(classifier, data, config, weak=settings.weak, strong=settings.strong, verbose=settings.verbose)
+    of_views = settings.neighbors if settings.weak.move or settings.strong.move else 0
+    of_graph = settings.graph_neighbors if config.policy != "supervised" else 0
+    distance, neighbors = nearest_neighbors(table, max(of_views, of_graph))
+    spread = None
+    if of_graph:
+        reached = spread_labels(distance[:, :of_graph], neighbors[:, :of_graph], training.codes, training.weight)
+        spread = torch.from_numpy(reached.astype(np.float32))
+    deviation = torch.from_numpy(scaling.deviation.astype(np.float32))
+    generator = torch.Generator().manual_seed(seed)
+    views = VectorViews(rows, deviation, torch.from_numpy(neighbors[:, :of_views]), generator)
+    samples = Samples(views, training.weight, labeled, labels, spread)
+    return train(classifier, samples, config, weak=settings.weak, strong=settings.strong, verbose=settings.verbose)
 
 
 def _refit(

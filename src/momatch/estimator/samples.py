@@ -5,7 +5,6 @@ that follows (scaling, batches, held-out samples) reads the set alone, so a fit 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -14,9 +13,6 @@ from jaxtyping import Float64, Int64
 MAX_CALIBRATION = 10_000
 #: Whole weights count as repetitions up to this total, what numpy's hypergeometric draws can take.
 _MAX_REPETITIONS = 1e9
-#: A feature whose values differ by no more than rounding is constant.
-_LARGEST = np.finfo(np.float64).max
-_ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
@@ -94,40 +90,3 @@ def hold_out(samples: WeightedSet, fraction: float, seed: int) -> tuple[Weighted
         if per_class.sum() < 50 * len(per_class) or bool(np.any(2 * lost >= per_class)):
             return samples, samples.x, "training"
     return samples.without(taken), np.repeat(samples.x, taken, axis=0), source
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """From features as they come to the units that the network, noise and masks work in.
-
-    Attributes:
-        mean: (F,) weighted mean of each feature.
-        factor: (F,) 1 / its standard deviation; 0 for a constant feature, which then says nothing.
-    """
-
-    mean: Float64[np.ndarray, " F"]
-    factor: Float64[np.ndarray, " F"]
-
-    #: Beyond so many standard deviations values are cut off, so that no input can overflow.
-    LIMIT = 1e6
-
-    @classmethod
-    def of(cls, samples: WeightedSet) -> "Scaling":
-        """The scaling of a weighted set."""
-        largest = np.abs(samples.x).max(axis=0)
-        unit = np.where(largest > 0, largest, 1.0)  # values near the limits of float64 have squares too
-        share = samples.weight / samples.weight.sum()
-        relative = samples.x / unit
-        mean = share @ relative
-        deviation = np.sqrt(share @ (relative - mean) ** 2)
-        constant = np.ptp(relative, axis=0) <= _ROUNDING
-        with np.errstate(divide="ignore"):
-            factor = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation) / unit)
-        return cls(mean * unit, factor)
-
-    def __call__(self, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "n F"]:
-        """Features in standard deviations from their mean."""
-        with np.errstate(over="ignore"):  # an infinite distance is cut off as any other
-            distance = np.clip(x - self.mean, -_LARGEST, _LARGEST)
-            scaled: np.ndarray[Any, Any] = np.clip(distance * self.factor, -self.LIMIT, self.LIMIT)
-        return scaled

@@ -8,6 +8,7 @@ import numpy as np
 
 from momatch.config import TrainConfig
 from momatch.estimator.encoder import ENCODERS, Encoder
+from momatch.estimator.scaling import SCALES, Scale
 from momatch.estimator.views import View
 from momatch.validation import check_positive_int
 
@@ -20,9 +21,11 @@ class Settings:
         config: losses, batches, optimiser and schedule, resolved.
         encoder: "mlp" or "none".
         hidden_sizes: of the perceptron.
+        scale: of the features.
         weak: how far a weak view goes.
         strong: how far a strong view goes.
-        neighbors: how many neighbours a strong view chooses from.
+        neighbors: how many neighbours a view chooses from.
+        graph_neighbors: of the graph over which labels spread; 0 for no graph.
         calibration_fraction: share of samples kept out for p-values.
         outlier_score: what p-values rank.
         verbose: show progress.
@@ -31,9 +34,11 @@ class Settings:
     config: TrainConfig
     encoder: Encoder
     hidden_sizes: tuple[int, ...]
+    scale: Scale
     weak: View
     strong: View
     neighbors: int
+    graph_neighbors: int
     calibration_fraction: float
     outlier_score: Literal["nearest", "density"]
     verbose: bool
@@ -50,8 +55,9 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
     known = {field.name for field in fields(TrainConfig)}
     chosen = {name: value for name, value in given.items() if name in known}
     config = TrainConfig(optimizer="adamw", refit=True).updated(chosen).resolved()
-    if given["encoder"] not in ENCODERS:
-        raise ValueError(f"encoder: got {given['encoder']!r}, expected one of {', '.join(map(repr, ENCODERS))}")
+    for name, choices in {"encoder": ENCODERS, "scale": SCALES}.items():
+        if given[name] not in choices:
+            raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
     if config.outlier_score not in ("nearest", "density") or (config.head, config.outlier_score) == (
         "linear",
         "nearest",
@@ -69,13 +75,15 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         config=config,
         encoder=given["encoder"],
         hidden_sizes=_sizes(given["hidden_sizes"]),
-        weak=View(noise=_amount("weak_noise", given)),
+        scale=given["scale"],
+        weak=View(move=_amount("weak_move", given, largest=1.0), noise=_amount("weak_noise", given)),
         strong=View(
+            move=_amount("strong_move", given, largest=1.0),
             noise=_amount("strong_noise", given),
             mask=_amount("mask", given, largest=1.0),
-            step=_amount("interpolation", given, largest=1.0),
         ),
-        neighbors=check_positive_int("neighbors", given["neighbors"]) if given["neighbors"] else 0,
+        neighbors=_count("neighbors", given),
+        graph_neighbors=_count("graph_neighbors", given),
         calibration_fraction=float(config.calibration_fraction),
         outlier_score=config.outlier_score,
         verbose=bool(given["verbose"]),
@@ -85,6 +93,10 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
 def _sizes(given: Any) -> tuple[int, ...]:
     sizes = tuple(given) if isinstance(given, tuple | list | np.ndarray) else (given,)
     return tuple(check_positive_int("hidden_sizes", size) for size in sizes)
+
+
+def _count(name: str, given: Mapping[str, Any]) -> int:
+    return check_positive_int(f"{name} (0 for none)", given[name]) if given[name] != 0 else 0
 
 
 def _amount(name: str, given: Mapping[str, Any], largest: float = 1e6) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
@@ -15,7 +15,7 @@ from momatch.data.dataset import UNLABELED
 from momatch.estimator.views import VectorViews, View
 from momatch.heads import AAGMM, MAX_LOG_VARIANCE, KMeans, Linear
 from momatch.training.ema import AveragedModel
-from momatch.training.objective import Embeddings, Losses
+from momatch.training.objective import Embeddings, Guide, Losses
 from momatch.training.optim import build_optimizer, learning_rate, set_learning_rate
 from momatch.training.setup import build_objective
 
@@ -32,12 +32,14 @@ class Samples:
         weight: (N,) weight of each row.
         labeled: (m,) rows with a label.
         labels: (m,) their class numbers.
+        spread: (N, K) class probabilities of all rows by the graph, which guide the pseudo-labels; None for no guide.
     """
 
     views: VectorViews
     weight: Float64[np.ndarray, " N"]
     labeled: Int64[Tensor, " m"]
     labels: Int64[Tensor, " m"]
+    spread: Float32[Tensor, "N K"] | None
 
 
 class WeightedDraws:
@@ -100,7 +102,9 @@ def train(
             places, rows = draw_labeled(), draw_pool()
             labeled = samples.views(samples.labeled[places], weak)
             z = _embed(classifier, labeled, samples.views(rows, weak), samples.views(rows, strong))
-            losses: Losses = objective(head, z, samples.labels[places], rows, truth, progress=step / config.steps)
+            progress = step / config.steps
+            guide = None if samples.spread is None else Guide(samples.spread[rows], 1.0 - progress)
+            losses: Losses = objective(head, z, samples.labels[places], rows, truth, progress=progress, guide=guide)
             optimizer.zero_grad()
             losses.total.backward()
             norm = clip_grad_norm_(parameters, config.clip_norm or torch.inf)

@@ -3,6 +3,7 @@
 Losses are of the global batch: whatever mixes samples is gathered from all processes first.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +24,9 @@ AnyPolicy = FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy
 AnyConstraint = MomentConstraint | MMDConstraint | KLConstraint
 AnyHead = AAGMM | KMeans | Linear
 
+#: The least probability that a model or a guide has in their mixture.
+_DOUBT = 1e-8
+
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -31,6 +35,24 @@ class Embeddings:
     labeled: Float[Tensor, "b D"]
     weak: Float[Tensor, "u D"]
     strong: Float[Tensor, "u D"]
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Another opinion about the unlabelled samples, mixed into what the model says before it becomes a pseudo-label.
+
+    Attributes:
+        posterior: (u, K) class probabilities of this process's unlabelled samples.
+        weight: how much it counts, 0 (not at all) to 1 (alone).
+    """
+
+    posterior: Float[Tensor, "u K"]
+    weight: float
+
+    def mix(self, log_posterior: Float[Tensor, "u K"]) -> Float[Tensor, "u K"]:
+        """The posterior proportional to model^(1 - weight) guide^weight; neither can rule a class out for good."""
+        guide = self.posterior.clamp_min(_DOUBT).log()
+        return torch.softmax((1.0 - self.weight) * log_posterior.clamp_min(math.log(_DOUBT)) + self.weight * guide, -1)
 
 
 @dataclass(frozen=True)
@@ -93,6 +115,7 @@ class Objective(nn.Module):
         truth: Integer[Tensor, " u"],
         *,
         progress: float,
+        guide: Guide | None = None,
     ) -> Losses:
         """The loss of a batch.
 
@@ -103,6 +126,7 @@ class Objective(nn.Module):
             indices: places of the unlabelled images in the pool.
             truth: their true classes where known, -1 where not, -2 for images of no class; read by the metrics alone.
             progress: how much of the training is done, 0 to 1.
+            guide: another opinion about the unlabelled samples; None for the model's alone.
         """
         labeled_log_joint = head(z.labeled)
         parts = {"supervised_loss": F.cross_entropy(labeled_log_joint, labels)}
@@ -110,7 +134,8 @@ class Objective(nn.Module):
         predicted = z.weak.new_empty(0, dtype=torch.int64)
         if self.policy is not None:
             with torch.no_grad():
-                posterior = log_posterior(head(z.weak)).exp()
+                says = log_posterior(head(z.weak))
+                posterior = says.exp() if guide is None else guide.mix(says)
             predicted = posterior.argmax(-1)
             exclude = self._outliers(z, progress)
             # The policy's memory is one: every process shows it the whole batch.

@@ -1,0 +1,80 @@
+"""Labels spread over a graph of nearest neighbours: what the shape of the data says before a network has learned anything.
+
+w_ij = exp(-d_ij^2 / (s_i s_j)), s_i the distance to the k-th neighbour; W made symmetric; S = D^-1/2 W D^-1/2
+F <- alpha S F + (1 - alpha) Y, Y the labels
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy import sparse
+from sklearn.neighbors import NearestNeighbors
+
+#: How far labels reach: the share that a sample takes from its neighbours in each round, and how many rounds there are.
+_ALPHA, _ROUNDS = 0.95, 100
+#: A share of the labels below this comes from rounding: the sample is not connected to any.
+_UNREACHED = 1e-12
+
+
+def nearest_neighbors(
+    table: Float64[np.ndarray, "N F"], count: int
+) -> tuple[Float64[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
+    """Euclidean distances and rows of the `count` nearest other rows of each row; fewer where there are not so many."""
+    count = min(count, len(table) - 1)
+    if count == 0:
+        return np.empty((len(table), 0)), np.empty((len(table), 0), dtype=np.int64)
+    # With its argument left out, kneighbors does not count a row as its own neighbour.
+    distance, rows = NearestNeighbors(n_neighbors=count).fit(table).kneighbors()
+    return distance.astype(np.float64), rows.astype(np.int64)
+
+
+def spread_labels(
+    distance: Float64[np.ndarray, "N k"],
+    neighbors: Int64[np.ndarray, "N k"],
+    codes: Int64[np.ndarray, " N"],
+    weight: Float64[np.ndarray, " N"],
+) -> Float64[np.ndarray, "N K"]:
+    """Class probabilities of every row.
+
+    Each class has as much to give as any other, however many labels it has; in the end all rows together are shared out
+    among the classes as the labels are.
+
+    Args:
+        distance: to the nearest neighbours of each row, ascending.
+        neighbors: which rows those are.
+        codes: class numbers, -1 for unlabelled; every class has a label.
+        weight: of each row; read where it is labelled.
+
+    Returns:
+        Probabilities; the label's own for a labelled row, and all alike where no label reaches.
+    """
+    labeled = np.flatnonzero(codes >= 0)
+    one_hot = np.eye(codes.max() + 1)[codes[labeled]]  # (m, K)
+    amount = one_hot * weight[labeled, None]
+    labels = np.zeros((len(codes), one_hot.shape[1]))
+    labels[labeled] = amount / amount.sum(0)
+    spread = labels
+    if neighbors.shape[1]:
+        affinity = _affinity(distance, neighbors)
+        for _ in range(_ROUNDS):
+            spread = _ALPHA * (affinity @ spread) + (1 - _ALPHA) * labels
+    spread = spread / spread.sum(0)
+    reached = spread.sum(1, keepdims=True) > _UNREACHED
+    spread = spread * (amount.sum(0) / amount.sum())
+    posterior: np.ndarray[Any, Any] = np.where(reached, spread, 1.0)
+    posterior /= posterior.sum(1, keepdims=True)
+    posterior[labeled] = one_hot
+    return posterior
+
+
+def _affinity(distance: Float64[np.ndarray, "N k"], neighbors: Int64[np.ndarray, "N k"]) -> sparse.csr_array:
+    n, k = distance.shape
+    # Where k rows or more lie in one place their distance is 0; any tiny scale makes them equals and others strangers.
+    scale = np.maximum(distance[:, -1], np.finfo(np.float64).tiny ** 0.25)
+    weight = np.exp(-((distance / scale[:, None]) * (distance / scale[neighbors])))
+    directed = sparse.csr_array((weight.ravel(), neighbors.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+    mutual = 0.5 * (directed + directed.T)
+    degree = np.maximum(np.asarray(mutual.sum(axis=1)).ravel(), np.finfo(np.float64).tiny)
+    root = sparse.diags_array(1.0 / np.sqrt(degree))
+    return sparse.csr_array(root @ mutual @ root)
