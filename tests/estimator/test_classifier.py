@@ -58,7 +58,7 @@ def test_digits_with_four_labels_a_class_beat_a_supervised_model():
     shown = np.concatenate([train[truth[train] == k][:4] for k in range(10)])
     y = np.full(len(X), -1)
     y[shown] = truth[shown]
-    model = MoMatchClassifier(random_state=0, steps=500).fit(X[train], y[train])
+    model = MoMatchClassifier(random_state=0, steps=200).fit(X[train], y[train])
     supervised = make_pipeline(MinMaxScaler(), LogisticRegression()).fit(X[shown], truth[shown])
     accuracy = model.score(X[test], truth[test])
     assert accuracy > supervised.score(X[test], truth[test]) + 0.05
@@ -77,7 +77,7 @@ def test_unlabelled_samples_help(problem):
     truth, y = np.repeat([0, 1], 200), np.full(402, -1)
     X = np.concatenate([X, [[-6.0, 3.0], [6.0, 0.0]]])
     y[400:] = 0, 1
-    model = MoMatchClassifier(**QUICK | {"steps": 300, "interpolation": 0.9})
+    model = MoMatchClassifier(**QUICK)
     assert model.fit(X, y).score(X[:400], truth) > 0.95
     assert model.fit(X[400:], y[400:]).score(X[:400], truth) < 0.9
 
@@ -243,10 +243,11 @@ def test_grid_search_in_two_processes(problem):
 def test_cross_val_predict(problem):
     labels = cross_val_predict(MoMatchClassifier(**QUICK), problem.X, problem.y, cv=3)
     assert (labels == problem.truth).mean() > 0.95
-    posterior = cross_val_predict(MoMatchClassifier(**QUICK), problem.X, problem.y, cv=2, method="predict_proba")
-    assert posterior.shape == (300, 4)  # scikit-learn takes "unlabelled" for a class
-    assert (posterior[:, 0] == 0).all()
-    np.testing.assert_allclose(posterior.sum(1), 1.0)
+    # For probabilities scikit-learn numbers the labels anew, from 0, and keeps a column for the marker.
+    renumbered = MoMatchClassifier(**QUICK, unlabeled=0)
+    posterior = cross_val_predict(renumbered, problem.X, problem.y, cv=2, method="predict_proba")
+    np.testing.assert_array_equal(posterior[:, 0], 0.0)
+    assert (posterior[:, 1:].argmax(1) == problem.truth).mean() > 0.95
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, lambda X, columns: pl.DataFrame(X, schema=columns)])
@@ -280,7 +281,8 @@ def test_unlabelled_rows_of_a_frame_may_be_missing_values(fitted, problem):
         {"hidden_sizes": ()},
         {"policy": "supervised"},
         {"policy": "freematch", "outlier_score": "density"},
-        {"neighbors": 0},
+        {"neighbors": 0, "graph_neighbors": 0},
+        {"scale": "feature", "graph_neighbors": 20},
         {"moment_order": 4, "hidden_sizes": [8, 8]},
     ],
 )
@@ -293,7 +295,9 @@ def test_every_kind_of_model_learns(problem, settings):
 
 
 def test_without_an_encoder_the_embedding_is_the_standardised_features(problem):
-    model = MoMatchClassifier(**QUICK | {"encoder": "none", "calibration_fraction": 0.0}).fit(problem.X, problem.y)
+    model = MoMatchClassifier(**QUICK | {"encoder": "none", "calibration_fraction": 0.0, "scale": "feature"}).fit(
+        problem.X, problem.y
+    )
     standardised = (problem.X - problem.X.mean(0)) / problem.X.std(0)
     np.testing.assert_allclose(model.transform(problem.X), standardised, atol=1e-9)
 
@@ -320,7 +324,10 @@ def test_extreme_inputs_get_finite_answers(fitted, problem):
         ({"strong_noise": "much"}, "strong_noise"),
         ({"mask": 1.5}, "mask"),
         ({"mask": "half"}, "mask"),
-        ({"interpolation": -1}, "interpolation"),
+        ({"weak_move": -1}, "weak_move"),
+        ({"strong_move": 2.0}, "strong_move"),
+        ({"graph_neighbors": -1}, "graph_neighbors"),
+        ({"scale": "minmax"}, "scale: got 'minmax', expected one of 'auto', 'global', 'feature'"),
         ({"neighbors": -1}, "neighbors"),
         ({"neighbors": 1.5}, "neighbors"),
         ({"calibration_fraction": 1.0}, "calibration_fraction"),

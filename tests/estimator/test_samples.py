@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from momatch.estimator.samples import MAX_CALIBRATION, Scaling, hold_out, weighted_set
+from momatch.estimator.samples import MAX_CALIBRATION, hold_out, weighted_set
 
 
 @pytest.fixture
@@ -95,26 +95,3 @@ def test_nothing_to_spare(rng):
 def test_calibration_is_bounded(rng):
     samples = weighted_set(rng.normal(size=(50, 1)), np.full(50, -1), np.full(50, 1e6))
     assert len(hold_out(samples, 0.1, seed=0)[1]) == MAX_CALIBRATION
-
-
-def test_scaling_against_repeated_samples(rng):
-    x, weight = (
-        rng.normal(size=(40, 3)) * np.array([1e-3, 1.0, 1e5]) + np.array([0.0, 5.0, -1e7]),
-        rng.integers(1, 5, 40),
-    )
-    scaling = Scaling.of(weighted_set(x, np.full(40, -1), weight.astype(float)))
-    repeated = x.repeat(weight, 0)
-    np.testing.assert_allclose(scaling(x), (x - repeated.mean(0)) / repeated.std(0), rtol=1e-9, atol=1e-9)
-
-
-def test_extreme_features(rng):
-    x = np.column_stack(
-        [np.full(20, 0.1), np.full(20, 1e300), rng.normal(size=20) * 1e300, rng.normal(size=20) * 1e-300]
-    )
-    scaling = Scaling.of(weighted_set(x, np.full(20, -1), np.ones(20)))
-    scaled = scaling(x)
-    assert (scaled[:, :2] == 0).all()
-    np.testing.assert_allclose(scaled[:, 2:].std(0), 1.0)
-    far = scaling(np.full((1, 4), -1.7e308))
-    assert np.isfinite(far).all()
-    assert far[0, 0] == 0
