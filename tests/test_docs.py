@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 WITH_CODE = [
     ROOT / "README.md",
-    *(DOCS / f"{page}.md" for page in ("method", "data", "training", "features", "predict")),
+    *(DOCS / f"{page}.md" for page in ("method", "data", "training", "features", "predict", "estimator")),
 ]
 
 

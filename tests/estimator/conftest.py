@@ -9,10 +9,10 @@ from sklearn.datasets import make_blobs
 from momatch import MoMatchClassifier
 
 QUICK = {
-    "steps": 60,
+    "steps": 40,
     "hidden_sizes": (16,),
     "embedding_dim": 4,
-    "lr": 0.02,
+    "lr": 0.03,
     "labeled_batch_size": 32,
     "unlabeled_batch_size": 32,
     "random_state": 0,
