@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from momatch.neighbors import nearest_neighbors, spread_labels
+from momatch.neighbors import nearest_neighbors, reach, spread_labels
 
 
 def naive_spread(x, k, codes, weight):
@@ -69,3 +69,16 @@ def test_neighbors_against_distances():
     np.testing.assert_allclose(distance, np.sort(d, axis=1)[:, :4])
     assert nearest_neighbors(x[:3], 10)[1].shape == (3, 2)
     assert nearest_neighbors(x[:1], 10)[1].shape == (1, 0)
+
+
+def test_reach_is_the_distance_of_neighbors_in_the_spread_of_the_data():
+    rng = np.random.default_rng(0)
+    flat, wide = rng.normal(size=(400, 1)), rng.normal(size=(400, 100))
+    for x in (flat, wide):
+        d = np.sort(np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1)), axis=1)[:, 10]
+        found = reach(nearest_neighbors(x, 10)[0], x)
+        np.testing.assert_allclose(found, min(1.0, np.median(d) / np.sqrt((x**2).sum(1).mean())))
+    assert reach(nearest_neighbors(flat, 10)[0], flat) < 0.1
+    assert reach(nearest_neighbors(wide, 10)[0], wide) == 1.0
+    assert reach(nearest_neighbors(flat[:1], 10)[0], flat[:1]) == 0.0
+    assert reach(nearest_neighbors(0 * flat, 10)[0], 0 * flat) == 0.0

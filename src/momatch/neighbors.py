@@ -29,6 +29,17 @@ def nearest_neighbors(
     return distance.astype(np.float64), rows.astype(np.int64)
 
 
+def reach(distance: Float64[np.ndarray, "N k"], table: Float64[np.ndarray, "N F"]) -> float:
+    """Median distance to the last of the neighbours, as a share of the rows' distance from the origin (their root mean square).
+
+    1 at most; 0 where there are no neighbours.
+    """
+    spread = float(np.sqrt(np.mean(np.sum(table**2, axis=1))))
+    if spread == 0 or not distance.shape[1]:
+        return 0.0
+    return min(1.0, float(np.median(distance[:, -1])) / spread)
+
+
 def spread_labels(
     distance: Float64[np.ndarray, "N k"],
     neighbors: Int64[np.ndarray, "N k"],

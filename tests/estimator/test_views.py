@@ -8,9 +8,9 @@ from momatch.estimator.train import WeightedDraws
 from momatch.estimator.views import VectorViews, View
 
 
-def views(table, neighbors=None):
+def views(table, neighbors=None, reach=1.0):
     neighbors = torch.empty(len(table), 0, dtype=torch.int64) if neighbors is None else neighbors
-    return VectorViews(table, table.std(0), neighbors, torch.Generator().manual_seed(0))
+    return VectorViews(table, table.std(0), neighbors, torch.Generator().manual_seed(0), reach=reach)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_no_view_is_the_sample(table):
 
 def test_noise_has_its_size_and_leaves_constant_features_alone(table):
     rows = torch.arange(50).repeat(200)
-    change = views(table)(rows, View(noise=0.3)) - table[rows]
+    change = views(table, reach=0.5)(rows, View(noise=0.6)) - table[rows]
     assert change[:, 3].abs().max() == 0
     varying = [0, 1, 2, 4, 5, 6, 7]
     spread = change[:, varying].std(0) / table.std(0)[varying]
@@ -40,6 +40,8 @@ def test_masks_take_up_to_their_share():
     assert masked.max() < 0.46
     assert masked.min() < 0.02
     assert abs(float(masked.mean()) - 0.2) < 0.02
+    masked = 1 - views(table, reach=0.5)(torch.arange(10).repeat(100), View(mask=0.4)).mean(1)
+    assert abs(float(masked.mean()) - 0.125) < 0.02
 
 
 def test_moves_lead_towards_a_neighbor(table):

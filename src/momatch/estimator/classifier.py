@@ -49,9 +49,10 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         neighbors: nearest neighbours towards which views move; 0 for none.
         weak_move: largest way of a weak view towards such a neighbour, as a share of the distance.
         strong_move: that of a strong view.
-        weak_noise: noise of a weak view, in standard deviations of each feature.
+        weak_noise: length of a weak view's noise, in distances between neighbours (the median one to the 10th).
         strong_noise: that of a strong view.
-        mask: largest share of features that a strong view sets to their mean.
+        mask: largest share of features that a strong view sets to their mean; less where that would go farther than neighbours
+            are.
         steps: optimiser steps.
         labeled_batch_size: labelled samples a step.
         unlabeled_batch_size: samples of the pool (labelled and unlabelled ones) a step.
@@ -104,8 +105,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         neighbors: int = 10,
         weak_move: float = 0.2,
         strong_move: float = 0.6,
-        weak_noise: float = 0.1,
-        strong_noise: float = 0.5,
+        weak_noise: float = 0.15,
+        strong_noise: float = 0.75,
         mask: float = 0.3,
         steps: int = 500,
         labeled_batch_size: int = 64,

@@ -16,11 +16,13 @@ from momatch.estimator.train import Samples, train
 from momatch.estimator.views import VectorViews
 from momatch.evaluate import Outputs, confident_samples, refit_head
 from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
-from momatch.neighbors import nearest_neighbors, spread_labels
+from momatch.neighbors import nearest_neighbors, reach, spread_labels
 from momatch.scoring import Scorer
 
 #: Rows that go through the network at a time: memory is bounded for any number of samples.
 _CHUNK = 8192
+#: Up to which neighbour "near" goes: views are measured by the distance to that one.
+REACH_NEIGHBORS = 10
 
 
 @dataclass(frozen=True)
@@ -88,16 +90,21 @@ def _train(training: WeightedSet, scaling: Scaling, settings: Settings, *, num_c
     )
     if settings.encoder == "none" and isinstance(classifier.head, GaussianMixtureHead):
         start_at_class_means(classifier.head, rows[labeled], labels)
-    of_views = settings.neighbors if settings.weak.move or settings.strong.move else 0
     of_graph = settings.graph_neighbors if config.policy != "supervised" else 0
-    distance, neighbors = nearest_neighbors(table, max(of_views, of_graph))
+    distance, neighbors = nearest_neighbors(table, max(settings.neighbors, of_graph, REACH_NEIGHBORS))
     spread = None
     if of_graph:
         reached = spread_labels(distance[:, :of_graph], neighbors[:, :of_graph], training.codes, training.weight)
         spread = torch.from_numpy(reached.astype(np.float32))
     deviation = torch.from_numpy(scaling.deviation.astype(np.float32))
     generator = torch.Generator().manual_seed(seed)
-    views = VectorViews(rows, deviation, torch.from_numpy(neighbors[:, :of_views]), generator)
+    views = VectorViews(
+        rows,
+        deviation,
+        torch.from_numpy(neighbors[:, : settings.neighbors]),
+        generator,
+        reach=reach(distance[:, :REACH_NEIGHBORS], table),
+    )
     samples = Samples(views, training.weight, labeled, labels, spread)
     return train(classifier, samples, config, weak=settings.weak, strong=settings.strong, verbose=settings.verbose)
 

@@ -1,4 +1,7 @@
-"""Weak and strong views of vectors: noise, masked features, steps towards a neighbour, all in units of the data's own spread.
+"""Weak and strong views of vectors: moves towards a neighbour, noise, masked features.
+
+How far a view may go is measured by how far neighbours are from each other: half a standard deviation of noise leaves a vector of
+64 pixels among its kind, and takes one of two coordinates to the other side of the data.
 
 The random numbers of a view depend on the step and on the place in the batch alone, never on which sample stands there.
 """
@@ -16,8 +19,9 @@ class View:
 
     Attributes:
         move: largest way to a random one of the nearest neighbours, as a share of the distance; drawn from 0 to this.
-        noise: standard deviation of Gaussian noise, in standard deviations of each feature.
-        mask: largest share of features that are set to their mean; each sample's own share is drawn from 0 to this.
+        noise: length of Gaussian noise, in distances between neighbours; features share it as they share the data's spread.
+        mask: largest share of features that are set to their mean; each sample's own share is drawn from 0 to this, and less
+            where masks would go farther than neighbours are.
     """
 
     move: float = 0.0
@@ -33,6 +37,7 @@ class VectorViews:
         deviation: (F,) standard deviation of each; a constant feature gets no noise.
         neighbors: (N, k) rows of the nearest neighbours of each row; k may be 0.
         generator: of all random numbers.
+        reach: typical distance between neighbours, as a share of that from the center of all data, 0 to 1.
     """
 
     def __init__(
@@ -41,9 +46,12 @@ class VectorViews:
         deviation: Float32[Tensor, " F"],
         neighbors: Int64[Tensor, "N k"],
         generator: torch.Generator,
+        *,
+        reach: float,
     ) -> None:
         self.table = table
         self.deviation = deviation
+        self.reach = reach
         self.neighbors = neighbors
         self.generator = generator
 
@@ -57,9 +65,11 @@ class VectorViews:
             x = torch.lerp(x, neighbor, view.move * self._uniform(n, 1))
         if view.noise:
             noise = torch.randn(x.shape, generator=self.generator)
-            x = x + view.noise * self.deviation * noise
+            x = x + view.noise * self.reach * self.deviation * noise
         if view.mask:
-            x = x * (self._uniform(*x.shape) >= view.mask * self._uniform(n, 1))
+            # Setting a share r of the features to their mean moves a sample by sqrt(r) of its distance from the center.
+            share = min(view.mask, self.reach**2)
+            x = x * (self._uniform(*x.shape) >= share * self._uniform(n, 1))
         return x
 
     def _uniform(self, *shape: int) -> Float[Tensor, "..."]:
