@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from momatch.export import onnx_graph
+from momatch.export import check_images, onnx_graph
 from momatch.export.check_images import made_up_images
 from momatch.export.files import export_model
 from momatch.export.graph import OUTPUTS, Graph, trace
@@ -103,6 +103,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
 def test_every_head_and_kind_of_network(tmp_path, options):
     model = small_model(**options)
@@ -116,8 +117,9 @@ def test_every_head_and_kind_of_network(tmp_path, options):
 
 
 @pytest.mark.slow
-def test_a_pretrained_network_that_enlarges_its_images(tmp_path):
+def test_a_pretrained_network_that_enlarges_its_images(tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite_pytorch")
+    monkeypatch.setattr(check_images, "COUNT", 6)  # it is a large network
     model = small_model(backbone="efficientnet-lite0", in_channels=1, image_size=(16, 20), normalization=None)
     export_model(model, tmp_path / "a.onnx")
     assert_says_what(model, tmp_path / "a.onnx", random_images(model.facts, 3))
@@ -270,6 +272,7 @@ def test_a_graph_that_differs_is_not_written(model, tmp_path, monkeypatch):
     assert path.read_text() == "what was there"
 
 
+@pytest.mark.slow
 def test_fifty_sigma_and_a_calibration_as_large_as_training_makes_it(tmp_path):
     """Where exp() of a log joint is 0, and where comparing all images with all scores would take gigabytes."""
     model = small_model()
