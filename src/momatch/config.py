@@ -43,7 +43,8 @@ class TrainConfig:
     """The settings of one training run. The defaults train on scikit-learn's digits in well under a minute.
 
     Attributes:
-        dataset: a known name (see `momatch data`), an image folder, a .csv/.parquet manifest or an .npz.
+        dataset: a known name (see `momatch data`), an image folder, a .csv/.parquet manifest, an .npz of images, or the
+            features that `momatch embed` made of images.
         data_dir: where known datasets lie and are downloaded to ($MOMATCH_DATA).
         image_size: side to which images are brought. By default files need one size, known datasets and arrays keep theirs, and
             the digits are enlarged from 8 to 16: in 8 pixels turning and shearing leave little of a digit.
