@@ -51,6 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "features": {
         "embedding_dim": 64,
         "moment_weight": 0.01,
+        "graph_neighbors": 20,
         "steps": 300,
         "labeled_batch_size": 64,
         "unlabeled_batch_size": 192,
