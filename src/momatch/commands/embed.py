@@ -64,7 +64,7 @@ class Arguments:
     limit: Annotated[int | None, _MAYBE] = None
     limit_test: Annotated[int | None, _MAYBE] = None
     data_dir: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
-    batch_size: _COUNT = 128
+    batch_size: _COUNT = 64
     seed: _COUNT = 0
     device: Device = "auto"
     overwrite: bool = False
@@ -75,7 +75,9 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch embed``; returns the exit code."""
     arguments = tyro.cli(Arguments, prog="momatch embed", args=list(argv))
     from momatch.embedding import EmbedOptions, embed
+    from momatch.training.allocator import keep_large_blocks
 
+    keep_large_blocks()
     options = EmbedOptions(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -48,8 +48,10 @@ def main(argv: Sequence[str]) -> int:
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise ValueError(f"--json: got {path}, expected a file, not a directory, in a directory that exists")
     from momatch.run_evaluation import evaluate_run
+    from momatch.training.allocator import keep_large_blocks
     from momatch.training.run import Run
 
+    keep_large_blocks()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figures = evaluate_run(

@@ -50,7 +50,9 @@ def main(argv: Sequence[str]) -> int:
     _check(arguments.runs, path)
     from momatch.report import write_page
     from momatch.report.collect import collect
+    from momatch.training.allocator import keep_large_blocks
 
+    keep_large_blocks()
     findings = []
     for run, name in zip(arguments.runs, names(arguments.runs), strict=True):
         found = collect(

@@ -50,7 +50,7 @@ class EmbedOptions:
     limit: int | None = None
     limit_test: int | None = None
     data_dir: str | None = None
-    batch_size: int = 128
+    batch_size: int = 64
     seed: int = 0
     device: str = "auto"
     overwrite: bool = False
