@@ -165,6 +165,7 @@ def main():
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--data-dir")
+    parser.add_argument("--notes", default="")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -208,7 +209,7 @@ def main():
         "the standard error of the mean over splits. The rows without random splits show what the calibration that a "
         "run saves gives on the test images, and what comes of calibrating on images that were trained on."
     )
-    write_result("conformal", table, notes)
+    write_result("conformal", table, f"{notes} {arguments.notes}")
 
 
 if __name__ == "__main__":

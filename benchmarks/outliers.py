@@ -101,6 +101,7 @@ def main():
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--models", nargs="*", default=list(MODELS), help="models whose name begins with one of these")
     parser.add_argument("--data-dir")
+    parser.add_argument("--notes", default="")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -133,7 +134,7 @@ def main():
         "refit: labelled images, and those of the pool with a posterior of at least 0.95 with their pseudo-labels "
         f"({samples} samples). On an AAGMM run pytorch-ood takes the log joint as logits and the 8-D embedding as "
         "features; on a linear one the logits and what the layer is fed. momatch's max softmax and max posterior are "
-        f"taken in log space, where confident samples do not tie. Test accuracy: {right}."
+        f"taken in log space, where confident samples do not tie. Test accuracy: {right}. {arguments.notes}"
     )
     details = {
         " | ".join(row): {" | ".join(column): of for column, of in columns.items()} for row, columns in results.items()

@@ -68,18 +68,28 @@ def run_command(command):
     return output.getvalue()
 
 
+def pattern_of(shown):
+    """What matches the same words with any numbers and any space between them."""
+    words, numbers = re.split(NUMBER, shown), re.findall(NUMBER, shown)
+    escaped = [re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(part)) for part in words]
+    return "".join(part + (f"({NUMBER})" if place < len(numbers) else "") for place, part in enumerate(escaped))
+
+
 def assert_shown(shown, output):
     """Whether output is what a page shows: word by word, numbers to a fifth or five (a tenth, if they have a decimal point)."""
-    parts = re.split(rf"(\.\.\.|{NUMBER})", shown.strip())
-    pattern = ""
-    for text, special in zip(parts[::2], [*parts[1::2], ""], strict=True):
-        pattern += re.sub(r"\\?\s+", r"\\s+", re.escape(text))
-        pattern += ".*?" if special == "..." else f"({NUMBER})" if special else ""
-    match = re.fullmatch(pattern, output.strip(), flags=re.DOTALL)
-    assert match, f"shown:\n{shown}\ncame:\n{output}"
-    for came, number in zip(match.groups(), re.findall(NUMBER, shown), strict=True):
-        near = 0.1 if "." in number else 5.0
-        assert float(came.replace(",", "")) == pytest.approx(float(number.replace(",", "")), rel=0.2, abs=near), output
+    pieces, output = shown.strip().split("..."), output.strip()
+    begin = 0
+    for place, piece in enumerate(pieces):
+        # The first piece stands at the beginning, the last at the end, the others where they are found next.
+        first, last = place == 0, place == len(pieces) - 1
+        pattern = re.compile(pattern_of(piece) + (r"\Z" if last else ""))
+        match = (pattern.match if first else pattern.search)(output, begin)
+        assert match, f"shown:\n{piece}\ncame:\n{output[begin:]}"
+        begin = match.end()
+        for came, number in zip(match.groups(), re.findall(NUMBER, piece), strict=True):
+            near = 0.1 if "." in number else 5.0
+            wanted = pytest.approx(float(number.replace(",", "")), rel=0.2, abs=near)
+            assert float(came.replace(",", "")) == wanted, f"shown:\n{piece}\ncame:\n{output}"
 
 
 @pytest.mark.slow
@@ -87,6 +97,7 @@ def assert_shown(shown, output):
 def test_tutorials_do_what_they_show(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("MOMATCH_CACHE", str(tmp_path / "cache"))
     namespace, output = {}, ""
     with torch.random.fork_rng():
         for kind, line, text in blocks(page):
