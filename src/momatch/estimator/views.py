@@ -1,7 +1,7 @@
 """Weak and strong views of vectors: moves towards a neighbour, noise, masked features.
 
-How far a view may go is measured by how far neighbours are from each other: half a standard deviation of noise leaves a
-vector of 64 pixels among its kind, and takes one of two coordinates to the other side of the data.
+How far a view may go is measured by how far neighbours are from each other: half a standard deviation of noise leaves a vector
+of 64 pixels among its kind, and takes one of two coordinates to the other side of the data.
 
 The random numbers of a view depend on the step and on the place in the batch alone, never on which sample stands there.
 """
