@@ -1,6 +1,6 @@
 """Labels spread over a graph of nearest neighbours: what the shape of the data says before a network has learned anything.
 
-w_ij = exp(-d_ij^2 / (s_i s_j)), s_i the distance to the k-th neighbour; W made symmetric; S = D^-1/2 W D^-1/2
+w_ij = exp(-d_ij^2 / (s_i s_j)), s_i half the distance to the k-th neighbour; W made symmetric; S = D^-1/2 W D^-1/2
 F <- alpha S F + (1 - alpha) Y, Y the labels
 """
 
@@ -12,9 +12,8 @@ from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 
 #: How far labels reach: the share that a sample takes from its neighbours in each round, and how many rounds there are.
-_ALPHA, _ROUNDS = 0.95, 100
-#: A share of the labels below this comes from rounding: the sample is not connected to any.
-_UNREACHED = 1e-12
+_ALPHA, _ROUNDS = 0.99, 200
+_BALANCING = 5
 
 
 def nearest_neighbors(
@@ -48,14 +47,14 @@ def spread_labels(
 ) -> Float64[np.ndarray, "N K"]:
     """Class probabilities of every row.
 
-    Each class has as much to give as any other, however many labels it has; in the end all rows together are shared out
-    among the classes as the labels are.
+    Each class has as much to give as any other, however many labels it has. What arrives is squared, which sharpens it, and
+    then balanced: the classes share the weight of all rows as they share that of the labels.
 
     Args:
         distance: to the nearest neighbours of each row, ascending.
         neighbors: which rows those are.
         codes: class numbers, -1 for unlabelled; every class has a label.
-        weight: of each row; read where it is labelled.
+        weight: of each row.
 
     Returns:
         Probabilities; the label's own for a labelled row, and all alike where no label reaches.
@@ -70,19 +69,33 @@ def spread_labels(
         affinity = _affinity(distance, neighbors)
         for _ in range(_ROUNDS):
             spread = _ALPHA * (affinity @ spread) + (1 - _ALPHA) * labels
-    spread = spread / spread.sum(0)
-    reached = spread.sum(1, keepdims=True) > _UNREACHED
-    spread = spread * (amount.sum(0) / amount.sum())
-    posterior: np.ndarray[Any, Any] = np.where(reached, spread, 1.0)
-    posterior /= posterior.sum(1, keepdims=True)
+    posterior = _balance((spread / spread.sum(0)) ** 2, weight, amount.sum(0) / amount.sum())
     posterior[labeled] = one_hot
     return posterior
+
+
+def _balance(
+    amounts: Float64[np.ndarray, "N K"], weight: Float64[np.ndarray, " N"], prior: Float64[np.ndarray, " K"]
+) -> Float64[np.ndarray, "N K"]:
+    """Rows that sum to 1, columns whose weighted mean is about `prior`: a few rounds of Sinkhorn's iteration, rows last."""
+    share = weight / weight.sum()
+    for _ in range(_BALANCING):
+        rows = _normalize(amounts)
+        amounts = rows * (prior / (share @ rows))
+    return _normalize(amounts)
+
+
+def _normalize(amounts: Float64[np.ndarray, "N K"]) -> Float64[np.ndarray, "N K"]:
+    total = amounts.sum(1, keepdims=True)
+    equal = np.full_like(amounts, 1.0 / amounts.shape[1])  # where no label reaches
+    shares: np.ndarray[Any, Any] = np.divide(amounts, total, out=equal, where=total > 0)
+    return shares
 
 
 def _affinity(distance: Float64[np.ndarray, "N k"], neighbors: Int64[np.ndarray, "N k"]) -> sparse.csr_array:
     n, k = distance.shape
     # Where k rows or more lie in one place their distance is 0; any tiny scale makes them equals and others strangers.
-    scale = np.maximum(distance[:, -1], np.finfo(np.float64).tiny ** 0.25)
+    scale = np.maximum(0.5 * distance[:, -1], np.finfo(np.float64).tiny ** 0.25)
     weight = np.exp(-((distance / scale[:, None]) * (distance / scale[neighbors])))
     directed = sparse.csr_array((weight.ravel(), neighbors.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
     mutual = 0.5 * (directed + directed.T)

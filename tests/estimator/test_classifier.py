@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_moons
+from sklearn.datasets import load_digits, make_circles
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
@@ -70,14 +70,14 @@ def test_digits_with_four_labels_a_class_beat_a_supervised_model():
 
 @unchecked
 def test_unlabelled_samples_help():
-    X, truth = make_moons(400, noise=0.08, random_state=0)
+    X, truth = make_circles(400, noise=0.05, factor=0.5, random_state=0)
     y = np.full(400, -1)
     for k in range(2):
         y[np.flatnonzero(truth == k)[:4]] = k
     hidden = y == -1
     model = MoMatchClassifier(random_state=0, steps=100)
     assert model.fit(X, y).score(X[hidden], truth[hidden]) > 0.97
-    assert model.fit(X[~hidden], y[~hidden]).score(X[hidden], truth[hidden]) < 0.92
+    assert model.fit(X[~hidden], y[~hidden]).score(X[hidden], truth[hidden]) < 0.85
 
 
 @pytest.mark.parametrize("names", [np.array(["ant", "bee", "fly"]), np.array(["ant", "bee", "fly"], dtype=object)])
