@@ -37,16 +37,19 @@ def with_momatch(run, known, classes, batches: dict[str, Outputs]):
     """Row -> origin -> scores, of what momatch itself computes."""
     head = run.classifier.head
     if run.refitted_head is not None:
-        judges = {"as trained": (head, SHOWN), "refitted": (run.refitted_head, SHOWN)}
+        judges = {("momatch", "as trained: "): (head, SHOWN), ("momatch", "refitted: "): (run.refitted_head, SHOWN)}
     else:
         mixture = AAGMM(known.z.shape[1], head.num_classes)
         mixture.refit(known.z, classes)
-        judges = {"head": (head, LINEAR), "AAGMM fitted on its features": (mixture, SHOWN)}
+        judges = {
+            ("linear layer", ""): (head, LINEAR),
+            ("momatch", "AAGMM fitted on its features: "): (mixture, SHOWN),
+        }
     found = {}
-    for judge, (module, names) in judges.items():
+    for (by, judge), (module, names) in judges.items():
         by_origin = {origin: outlier_scores(module, outputs) for origin, outputs in batches.items()}
         for name, shown in names.items():
-            found["momatch", f"{judge}: {shown}"] = {origin: given[name] for origin, given in by_origin.items()}
+            found[by, f"{judge}{shown}"] = {origin: given[name] for origin, given in by_origin.items()}
     return found
 
 
