@@ -1,0 +1,92 @@
+"""What neighbours of cached features say about the pool, and how training uses it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from momatch.data.rows import Examples, ImageRows
+from momatch.data.splits import split_by_rows
+from momatch.embedding import embed
+from momatch.training import guide
+from momatch.training.fit import fit
+from momatch.training.guide import neighbor_guide
+from momatch.training.setup import build_training
+from tests.embedding.setting import small_options
+from tests.embedding.test_training import small_config
+from tests.training.test_fit import assert_same_run, config
+
+
+def clusters(n=60, F=200, *, views=3):
+    """Three directions with noise, far from each other, of different lengths; the strong view is nonsense."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % 3
+    centers = 4 * torch.randn(3, F, generator=generator)
+    length = 0.5 + torch.rand(n, 1, 1, generator=generator)
+    features = length * (centers[labels][:, None] + 0.3 * torch.randn(n, views, F, generator=generator))
+    features[:, -1] = torch.randn(n, F, generator=generator)
+    return features.half(), labels
+
+
+@pytest.mark.parametrize("labeled_in_pool", [True, False])
+def test_labels_reach_their_own_cluster(labeled_in_pool):
+    features, labels = clusters()
+    examples = Examples(ImageRows([features]), labels)
+    data = split_by_rows(examples, ["a", "b", "c"], [0, 1, 2], labeled_in_pool=labeled_in_pool)
+    found = neighbor_guide(data, weak_views=1, neighbors=4)
+    assert found.shape == (60 if labeled_in_pool else 57, 3)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
+    assert torch.equal(found.argmax(1), data.truth.labels)
+
+
+def test_components_keep_the_distances(monkeypatch):
+    table = torch.randn(50, 20, dtype=torch.float64) @ torch.randn(20, 200, dtype=torch.float64)
+    monkeypatch.setattr(guide, "COMPONENTS", 20)
+    torch.testing.assert_close(torch.pdist(guide._components(table)), torch.pdist(table))
+    assert guide._components(table).shape == (50, 20)
+    narrow = table[:, :20]
+    assert torch.equal(guide._components(narrow), narrow)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("features")
+    embed(small_options(folder))
+    return folder
+
+
+def test_pseudo_labels_follow_it_at_first_and_not_at_last(folder, monkeypatch):
+    training = build_training(small_config(folder, graph_neighbors=3).resolved(), torch.device("cpu"))
+    seen = []
+    objective = training.step.objective.forward
+
+    def watched(*args, guide, **kwargs):
+        seen.append(guide)
+        return objective(*args, guide=guide, **kwargs)
+
+    monkeypatch.setattr(training.step.objective, "forward", watched)
+    batch = next(training.stream)
+    training.step(batch, lr=0.01, progress=0.0)
+    training.step(next(training.stream), lr=0.01, progress=0.75)
+    assert [one.weight for one in seen] == [1.0, 0.25]
+    assert torch.equal(seen[0].posterior, training.step.guide[batch.unlabeled_indices])
+
+
+def test_a_guided_run_repeats_bit_for_bit(folder):
+    settings = {"graph_neighbors": 3, "steps": 30}
+    whole = fit(small_config(folder, **settings, run_dir=str(folder / "whole")))
+    again = fit(small_config(folder, **settings, run_dir=str(folder / "again")))
+    assert_same_run(whole.directory, again.directory)
+    plain = fit(small_config(folder, steps=30, run_dir=str(folder / "plain")))
+    assert plain.metrics()[0]["loss"] != whole.metrics()[0]["loss"]
+
+
+def test_supervised_training_needs_none(folder):
+    settings = small_config(folder, graph_neighbors=3, policy="supervised").resolved()
+    assert build_training(settings, torch.device("cpu")).step.guide is None
+
+
+def test_images_have_no_neighbours(tmp_path):
+    with pytest.raises(ValueError, match="graph_neighbors: got 5 for images, expected 0"):
+        fit(replace(config(tmp_path / "run"), graph_neighbors=5))
