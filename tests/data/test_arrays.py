@@ -81,3 +81,9 @@ def test_what_is_refused(tmp_path):
             images_for(images, (3, 6, 6))
     with pytest.raises(ValueError, match=r"torch.uint8 \(N, C, H, W\)"):
         images_for(torch.zeros(2, 3, 6, 6), (3, 6, 6))
+
+
+@pytest.mark.parametrize("nothing", [None, 5])
+def test_what_is_no_image_at_all(nothing, unchecked):
+    with pytest.raises(DataError, match="expected a tensor, an array, a Pillow image, a path or a list"):
+        images_for(nothing, (1, 4, 4))

@@ -1,8 +1,10 @@
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from momatch.data.decode import ColorFound, WrongSizeError, decode, probe
+from momatch.data.decode import ColorFound, WrongSizeError, decode, decode_for, probe
 
 
 def save(path, image, **keywords):
@@ -142,3 +144,10 @@ def test_other_sizes_floats_and_bombs_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with pytest.raises(Image.DecompressionBombWarning):
         probe(path, None)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    for call in (lambda path: decode(path, (3, 4, 4), None), lambda path: decode_for(path, (3, 4, 4))):
+        with pytest.raises(OSError, match="it is no regular file"):
+            call(str(tmp_path / "pipe.png"))

@@ -143,3 +143,17 @@ def test_nothing_is_opened_while_listing(tmp_path):
     (source,) = find_sources([str(tmp_path)])
     assert isinstance(source, FileSource)
     assert len(source) == 1
+
+
+def test_a_folder_called_like_a_dataset_is_not_passed_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pictures(tmp_path / "digits", 1)
+    with pytest.raises(DataError, match=r"write \./digits for the path"):
+        find_sources(["digits"])
+    assert [len(source) for source in find_sources(["./digits"])] == [1]
+
+
+def test_an_npz_without_images(tmp_path):
+    np.savez(tmp_path / "none.npz", images=np.zeros((0, 4, 4, 3), np.uint8))
+    with pytest.raises(DataError, match="images: got no images, expected at least one"):
+        find_sources([str(tmp_path / "none.npz")])

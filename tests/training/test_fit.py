@@ -13,12 +13,13 @@ import momatch
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset, Split
 from momatch.data.load import load_dataset
-from momatch.data.splits import PoolTruth
+from momatch.data.rows import ImageRows
+from momatch.data.splits import PoolTruth, SemiSupervised
 from momatch.run_evaluation import evaluate_run
 from momatch.training.checkpoint import FOLDER, load_newest
 from momatch.training.fit import DivergenceError, Interrupted, fit
 from momatch.training.run import Run
-from momatch.training.setup import known_truth
+from momatch.training.setup import choose_device, known_truth
 from momatch.training.signals import StopSignals
 
 CHANGING = {"seconds", "images_per_second", "peak_memory_mb"}
@@ -330,15 +331,25 @@ def test_own_dataset_without_test_images(tmp_path):
     assert run.classifier(images[:3]).shape == (3, 2)
 
 
+def test_devices_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match="device: got 'tpu', expected 'auto', 'cuda', 'mps', 'cpu'"):
+        choose_device("tpu")
+
+
 def test_pool_truth_tells_outliers_from_what_is_not_known():
     truth = PoolTruth(
-        labels=torch.tensor([3, -1, -1]),
-        is_outlier=torch.tensor([False, False, True]),
-        origin=torch.tensor([0, 0, 1]),
-        row=torch.arange(3),
+        labels=torch.tensor([3, -1, -1, 2]),
+        is_outlier=torch.tensor([False, False, True, False]),
+        origin=torch.tensor([0, 0, 1, 0]),
+        row=torch.tensor([0, 1, 3, 3]),
         origin_names=("train", "others"),
     )
-    assert known_truth(truth).tolist() == [3, -1, -2]
+    images = ImageRows([torch.zeros(4, 1, 2, 2, dtype=torch.uint8)])
+    # The last image of the pool is the one whose label is shown.
+    data = SemiSupervised(
+        tuple("abcd"), images.select(torch.tensor([3])), torch.tensor([2]), torch.tensor([3]), images, truth
+    )
+    assert known_truth(data).tolist() == [3, -1, -2, -1]
 
 
 @pytest.mark.parametrize("in_pool", [False, True])

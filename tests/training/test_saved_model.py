@@ -213,6 +213,9 @@ def test_the_card(model, tmp_path):
         "| versions | momatch 0.0.1, torch 2.6 |  |",
     ):
         assert line in body.splitlines(), line
+    # What a default comes to is not listed as a choice.
+    assert "`moment_order`" not in body
+    assert "`outlier_score`" not in body
     assert "12 labels, 4 a class" in body
     assert "The smallest p-value is 0.032" in body
     assert "| calibration error" not in body

@@ -55,6 +55,10 @@ def images_for(images: Images, image_shape: tuple[int, int, int]) -> ImageRows:
         images = _tensor(images)
     if isinstance(images, Tensor | ImageRows):
         return convert_images(ImageRows.of(images), image_shape)
+    if not isinstance(images, Image.Image | str | os.PathLike | Sequence):
+        raise DataError(
+            f"images: got {type(images).__name__}, expected a tensor, an array, a Pillow image, a path or a list of these"
+        )
     several = [images] if isinstance(images, Image.Image | str | os.PathLike) else list(images)
     if not several:
         raise DataError("images: got none, expected at least one")

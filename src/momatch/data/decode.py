@@ -10,7 +10,9 @@
   JPEGs are decoded at a reduced scale of at least twice that size first.
 """
 
+import errno
 import os
+import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -113,6 +115,7 @@ def _read(image: Image.Image, reduced_to: int | None, done: list[str]) -> Image.
 
 def _open(path: str, size: int | None) -> tuple[Image.Image, list[str]]:
     done: list[str] = []
+    check_regular(path)
     with Image.open(path) as image:
         converted = _read(image, None if size is None else 2 * size, done)
         # The file is closed on leaving: keep the pixels, not the file's object.
@@ -164,12 +167,24 @@ def decode_for(source: str | Image.Image, shape: tuple[int, int, int]) -> UInt8[
     """
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
+    if isinstance(source, str):
+        check_regular(source)
     with Image.open(source) if isinstance(source, str) else nullcontext(source) as image:
         upright = _read(image, 2 * max(height, width) if isinstance(source, str) else None, [])
         if mode == "L" and upright.mode == "RGB":
             upright = upright.convert("L")
         fitted = _fit(upright, (width, height))
         return np.asarray(fitted if fitted.mode == mode else fitted.convert(mode)).reshape(height, width, channels)
+
+
+def check_regular(path: str) -> None:
+    """Refuse what is no file: a pipe would be waited for until somebody writes into it.
+
+    Raises:
+        OSError: if it is none, or not there.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def reason(error: Exception) -> str:

@@ -58,6 +58,11 @@ class SemiSupervised:
     unlabeled_images: ImageRows
     truth: PoolTruth
 
+    @property
+    def is_shown(self) -> Bool[Tensor, " N_u"]:
+        """Which images of the pool are those whose label is shown."""
+        return (self.truth.origin == 0) & torch.isin(self.truth.row, self.labeled_rows)
+
 
 def select_labeled(
     labels: Int64[Tensor, " N"], class_names: Sequence[str], *, labels_per_class: int, seed: int
@@ -207,8 +212,7 @@ def hold_out_pool(data: SemiSupervised, *, fraction: float, seed: int) -> tuple[
         The data with a smaller pool, and the images taken out; as many as there are without a shown label, if those are fewer.
     """
     truth = data.truth
-    is_shown = (truth.origin == 0) & torch.isin(truth.row, data.labeled_rows)
-    (candidates,) = torch.nonzero(~is_shown, as_tuple=True)
+    (candidates,) = torch.nonzero(~data.is_shown, as_tuple=True)
     (order,) = permutations(bit_stream(seed, Purpose.CALIBRATION), 1, len(candidates))
     taken = candidates[torch.from_numpy(order[: round(fraction * len(truth.row))])].sort().values
     stays = torch.ones(len(truth.row), dtype=torch.bool)

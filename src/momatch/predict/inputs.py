@@ -147,6 +147,11 @@ def find_sources(words: Sequence[str], data_dir: str | None = None) -> list[Sour
 
 
 def _of_word(word: str, data_dir: str | None) -> Iterator[Source]:
+    if word in BY_NAME and os.path.lexists(word):
+        raise DataError(
+            f"{word}: got the name of a known dataset that is here as a path too, expected one of both; write ./{word} for the "
+            "path, or call the command from elsewhere for the dataset's test images"
+        )
     if word in BY_NAME:
         test = load_dataset(word, data_dir).test
         if test is None:
@@ -178,6 +183,8 @@ def _file(path: str) -> Iterator[Source]:
         yield _manifest(path)
     elif extension == ".npz":
         for role, images in open_images(Path(path)).items():
+            if images.shape[0] == 0:
+                raise DataError(f"{path}: {images.key}: got no images, expected at least one")
             yield NpzSource(path if role == "images" else f"{path}/{images.key}", images)
     else:
         # A file that was named is looked into, whatever its extension.

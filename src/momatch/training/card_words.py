@@ -15,7 +15,11 @@ _FIGURES: dict[str, tuple[str, str, str]] = {
     "best_test_accuracy": ("best test accuracy", "{:.2%}", "{note}"),
     "ece": ("calibration error (ECE)", "{:.2%}", "how far confidence is from accuracy on the test images"),
     "compactness": ("compactness", "{:.4g}", "mean distance of test embeddings to the center of the predicted class"),
-    "pseudo_label_accuracy": ("pseudo-labels right", "{:.2%}", "of those used at the end of training"),
+    "pseudo_label_accuracy": (
+        "pseudo-labels right",
+        "{:.2%}",
+        "of those used at the end of training whose class is known but was not shown",
+    ),
     "utilisation": ("pseudo-labels used", "{:.2%}", "mean weight of unlabelled images at the end of training"),
     "parameters": ("parameters", "{:,}", ""),
     "steps": ("steps", "{:,}", ""),
@@ -65,8 +69,8 @@ def limits(model: "SavedModel") -> Iterator[str]:
             "clearly better or worse model: test it on labelled images of your own."
         )
     yield (
-        f"- It sees {height} x {width} pixels. Images of another size are stretched to that; better bring them there as the "
-        "training images were (model.json, settings)."
+        f"- It sees {height} x {width} pixels. Files and Pillow images of another size are resized by their shorter side and "
+        "cropped to the centre, as files were in training; arrays and tensors are stretched."
     )
     yield from _limits_of_p_values(model)
     if facts.head == "linear":

@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +122,10 @@ def _settings(model: "SavedModel") -> Iterator[str]:
     if model.settings is None:
         yield "None were recorded with this model."
         return
-    defaults = {field.name: field.default for field in fields(TrainConfig)}
+    # Resolved as the settings are: what a default comes to is no choice.
+    given = {"head": model.facts.head, "dataset": str(model.settings.get("dataset", ""))}
+    plain = TrainConfig()
+    defaults = plain.updated(given).resolved().to_dict() | {key: getattr(plain, key) for key in given}
     chosen = {
         key: value
         for key, value in model.settings.items()

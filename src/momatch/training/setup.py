@@ -16,9 +16,9 @@ from momatch.constraints import KLConstraint, MMDConstraint
 from momatch.data.batches import BatchStream
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
-from momatch.data.dataset import NO_CLASS, Dataset
+from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset
 from momatch.data.rows import Examples, ImageRows
-from momatch.data.splits import PoolTruth, SemiSupervised
+from momatch.data.splits import SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.heads import AAGMM, KMeans, Linear
 from momatch.moments import MomentConstraint
@@ -96,6 +96,8 @@ def choose_device(name: str) -> torch.device:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(device for device, there in available.items() if there)
+    if name not in available:
+        raise ValueError(f"device: got {name!r}, expected 'auto', {', '.join(map(repr, available))}")
     if not available[name]:
         raise ValueError(f"device: got {name!r}, which is not available here, expected 'auto' or 'cpu'")
     return torch.device(name)
@@ -146,7 +148,7 @@ def build_training(
     step = build_step(
         config,
         classifier,
-        known_truth(data.truth).to(device),
+        known_truth(data).to(device),
         processes,
         flip,
         views=views,
@@ -177,9 +179,13 @@ def _guide(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> Float
     return neighbor_guide(data, weak_views=dataset.features.weak_views, neighbors=config.graph_neighbors)
 
 
-def known_truth(truth: PoolTruth) -> Int64[Tensor, " N_u"]:
-    """The true classes of a pool; -1 where not known, `NO_CLASS` for outliers: every pseudo-label of theirs is wrong."""
-    return torch.where(truth.is_outlier, NO_CLASS, truth.labels)
+def known_truth(data: SemiSupervised) -> Int64[Tensor, " N_u"]:
+    """The true classes of a pool; -1 where not known, `NO_CLASS` for outliers: every pseudo-label of theirs is wrong.
+
+    Images whose label is shown count as not known: that the model is right about them says nothing about the others.
+    """
+    hidden = torch.where(data.is_shown, UNLABELED, data.truth.labels)
+    return torch.where(data.truth.is_outlier, NO_CLASS, hidden)
 
 
 def build_step(
