@@ -2,6 +2,7 @@ import os
 import threading
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,6 +111,17 @@ def test_parallel_and_serial_give_the_same(many, options, tmp_path):
         dataset, report = load_folder("many", root, chosen)
         assert dataset.train.images[:, 0, 0, 0].tolist() == expected
         assert len(report.skipped) == 7
+
+
+def test_workers_of_another_directory(many, options, tmp_path, monkeypatch):
+    root, expected = many
+    # The workers that the first round leaves behind stay in its directory, where another path leads to the images.
+    for folder in (tmp_path / "a" / "b", tmp_path / "c"):
+        folder.mkdir(parents=True)
+        monkeypatch.chdir(folder)
+        chosen = replace(options, workers=2, cache_dir=Path("cache"))
+        dataset, _ = load_folder("many", Path(os.path.relpath(root)), chosen)
+        assert dataset.train.images[:, 0, 0, 0].tolist() == expected
 
 
 def test_parallel_refusals_end_cleanly(many, save_image, options):

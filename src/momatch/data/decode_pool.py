@@ -51,7 +51,8 @@ class DecodePool:
         options: LoadOptions,
         already_skipped: int = 0,
     ) -> None:
-        self.root = root
+        # Worker processes live on, and stay in the directory in which they were started.
+        self.root = os.path.abspath(root)
         self.paths = paths
         self.name = name
         self.options = options
@@ -118,7 +119,7 @@ class DecodePool:
 
     def _tasks(self, part: Path, shape: tuple[int, int, int]) -> Iterator[Task]:
         finished = {record["first"] for record in self.done}
-        out = str(part / IMAGES)
+        out = os.path.abspath(part / IMAGES)
         for first in range(0, len(self.paths), CHUNK):
             if first not in finished:
                 yield Task(first, self.root, self.paths[first : first + CHUNK], out, shape, self.options.size)
