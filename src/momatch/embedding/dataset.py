@@ -70,19 +70,21 @@ def embed(options: EmbedOptions) -> Embedded:
         ImportError: if the backbone needs packages that are not installed.
         OSError: if the disk is full, for example; what is done is kept.
         Interrupted: after Ctrl-C or SIGTERM; what is done is kept.
+
+    Warns:
+        UserWarning: if it goes on with the weights it was begun with, and the backbone has got others since.
     """
     device = choose_device(options.device)
     dataset, chosen = choose_images(options)
     model, facts = _facts(options, dataset, chosen)
     part = Part(options.out)
     with part.opened():
-        weights = part.path(WEIGHTS)
-        if not part.is_begun(_plan(options, facts, chosen)):
-            # Left by a process that was killed before it had begun.
-            weights.unlink(missing_ok=True)
-        network = build_network(model, facts, weights, device)
+        plan = _plan(options, facts, chosen)
+        if not part.is_begun(plan):
+            part.clear()
+        network = build_network(model, facts, part.path(WEIGHTS), device)
         facts = replace(facts, num_features=network.num_features)
-        part.begin(_plan(options, facts, chosen), _arrays(facts, chosen))
+        part.begin(plan, _arrays(facts, chosen))
         done = part.done()
         clock = time.perf_counter()
         passed = _pass_all(part, network, chosen, facts, done=done, options=options)

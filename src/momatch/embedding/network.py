@@ -1,5 +1,6 @@
 """The backbone of an embedding, with its weights kept, and what it makes of a batch of images in all views."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,22 +101,42 @@ def build_network(model: ModelFacts, facts: FeatureFacts, weights: Path, device:
     Raises:
         ValueError: if the backbone cannot be built, its state holds anything but tensors, or it does not fit the weights.
         OSError: if the weights cannot be written or read.
+
+    Warns:
+        UserWarning: if the weights in `weights` are others than the backbone starts with now.
     """
+    classifier = _build(model, facts)
+    if not weights.exists():
+        replace_files({weights: _content(classifier, facts)})
+        return Network(classifier.to(device), facts)
+    fresh = _content(classifier, facts)
+    try:
+        classifier.backbone.load_state_dict(load(weights.read_bytes()))
+    except (RuntimeError, SafetensorError) as error:
+        raise ValueError(
+            f"{weights}: the weights that the embedding was begun with do not fit backbone {facts.backbone!r} any more; "
+            f"delete {weights.parent} to begin anew"
+        ) from error
+    # A backbone that starts from other weights each time, whatever the seed, has not been changed by anyone.
+    if fresh != _content(classifier, facts) and fresh == _content(_build(model, facts), facts):
+        warnings.warn(
+            f"backbone {facts.backbone!r} has other weights now than when the embedding was begun: going on with the weights it "
+            f"was begun with; delete {weights.parent} while it is stopped to begin anew with those of now",
+            stacklevel=2,
+        )
+    return Network(classifier.to(device), facts)
+
+
+def _build(model: ModelFacts, facts: FeatureFacts) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(facts.seed)
-        classifier = build_classifier(model)
-    if not weights.exists():
-        state = classifier.backbone.state_dict()
-        for name, value in state.items():
-            if not isinstance(value, Tensor):
-                raise ValueError(f"backbone {facts.backbone!r}: got {name} of type {type(value).__name__} in its state")
-        replace_files({weights: save({name: value.contiguous().clone() for name, value in state.items()})})
-    else:
-        try:
-            classifier.backbone.load_state_dict(load(weights.read_bytes()))
-        except (RuntimeError, SafetensorError) as error:
-            raise ValueError(
-                f"{weights}: the weights that the embedding was begun with do not fit backbone {facts.backbone!r} any more; "
-                f"delete {weights.parent} to begin anew"
-            ) from error
-    return Network(classifier.to(device), facts)
+        return build_classifier(model)
+
+
+def _content(classifier: Classifier, facts: FeatureFacts) -> bytes:
+    """The backbone's weights and buffers as they are stored."""
+    state = classifier.backbone.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"backbone {facts.backbone!r}: got {name} of type {type(value).__name__} in its state")
+    return save({name: value.contiguous().clone() for name, value in state.items()})
