@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from momatch._version import __version__
 from momatch.data.conversion import convert_images
-from momatch.data.dataset import Dataset
+from momatch.data.dataset import UNLABELED, Dataset
 from momatch.data.feature_facts import MARKER, FeatureFacts
 from momatch.data.features import FEATURES_DTYPE, WEIGHTS
 from momatch.data.journal import Journal
@@ -42,6 +42,7 @@ class Embedded:
         facts: what the file says about itself.
         train: training images in it.
         train_of: that the dataset has.
+        unlabeled: training images in it without a label.
         test: test images in it.
         resumed: images that an earlier, interrupted process had passed through the backbone (each view counts).
         passed: images that this one passed.
@@ -52,6 +53,7 @@ class Embedded:
     facts: FeatureFacts
     train: int
     train_of: int
+    unlabeled: int
     test: int
     resumed: int
     passed: int
@@ -95,6 +97,7 @@ def embed(options: EmbedOptions) -> Embedded:
         facts=facts,
         train=len(chosen["train"].rows),
         train_of=len(dataset.train),
+        unlabeled=int((chosen["train"].labels == UNLABELED).sum()),
         test=len(chosen["test"].rows) if "test" in chosen else 0,
         resumed=sum(done.get(split, 0) * _views(facts, split) for split in chosen),
         passed=passed,

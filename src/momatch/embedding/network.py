@@ -120,8 +120,8 @@ def build_network(model: ModelFacts, facts: FeatureFacts, weights: Path, device:
     # A backbone that starts from other weights each time, whatever the seed, has not been changed by anyone.
     if fresh != _content(classifier, facts) and fresh == _content(_build(model, facts), facts):
         warnings.warn(
-            f"backbone {facts.backbone!r} has other weights now than when the embedding was begun: going on with the weights it "
-            f"was begun with; delete {weights.parent} while it is stopped to begin anew with those of now",
+            f"backbone {facts.backbone!r} has other weights now than when the embedding was begun: going on with the weights "
+            f"it was begun with; delete {weights.parent} while it is stopped to begin anew with those of now",
             stacklevel=2,
         )
     return Network(classifier.to(device), facts)
