@@ -146,6 +146,20 @@ def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
         contaminate(data, load_dataset("digits").train.images, fraction=0.1, seed=0)
 
 
+@pytest.mark.parametrize(("split", "row", "view", "value"), [("train", 131, 4, "nan"), ("test", 7, 0, "-inf")])
+def test_damaged_features_are_refused_before_training(folder, tmp_path, split, row, view, value):
+    damaged = tmp_path / "damaged.npz"
+    shutil.copy(folder / "features.npz", damaged)
+    features = getattr(load_dataset(damaged), split).images
+    at = damaged.read_bytes().index(features.numpy().tobytes()) + 2 * (row * features[0].numel() + view * F + 5)
+    with open(damaged, "r+b") as file:
+        file.seek(at)
+        file.write(np.float16(value).tobytes())
+    with pytest.raises(ValueError, match=rf"damaged.npz: {split}_features: got features of image {row} .*--verify"):
+        fit(small_config(folder, dataset=str(damaged), run_dir=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
