@@ -90,6 +90,8 @@ def test_train_and_go_on(folder, capsys):
     assert cli.main(["train", "--resume", "--run-dir", "run", "--dataset", "f.npz", "--no-progress"]) == 0
     assert cli.main(["evaluate", "run"]) == 0
     assert "run on f.npz: 80 test images" in capsys.readouterr().out
+    assert cli.main(["predict", "run", "f.npz"]) == 1
+    assert "f.npz: got features of corners.npz, expected images: the model has its backbone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
