@@ -216,6 +216,13 @@ def test_second_process_is_refused_and_takes_nothing_away(tmp_path, monkeypatch)
     assert embed(options).passed == 880
 
 
+def test_backbone_that_takes_no_float32_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.embedding.setting.corners", lambda: Corners().bfloat16())
+    with pytest.raises(ValueError, match=r"its weights are torch.bfloat16, images come in float32: let its factory"):
+        embed(small_options(tmp_path))
+    assert not (tmp_path / "features.npz.part").exists()
+
+
 def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
     options = small_options(tmp_path)
     with monkeypatch.context() as patch:
