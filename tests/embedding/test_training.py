@@ -65,6 +65,9 @@ def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
     assert (run.config.flip, run.config.strong_operations) == ("no", 3)
     assert run.facts.image_size == (8, 8)
     assert run.facts.dataset == "corners.npz"
+    card = (run.directory / "README.md").read_text("utf-8")
+    assert "| trained on | features that the network, frozen, had made of 5 views of each image" in card
+    assert "| those that trained, without the frozen backbone's |" in card
 
 
 def test_saved_model_takes_images_and_agrees_with_the_features(run, folder):

@@ -17,7 +17,7 @@ _FIGURES: dict[str, tuple[str, str, str]] = {
     "compactness": ("compactness", "{:.4g}", "mean distance of test embeddings to the center of the predicted class"),
     "pseudo_label_accuracy": ("pseudo-labels right", "{:.2%}", "of those used at the end of training"),
     "utilisation": ("pseudo-labels used", "{:.2%}", "mean weight of unlabelled images at the end of training"),
-    "parameters": ("parameters", "{:,}", ""),
+    "parameters": ("parameters", "{:,}", "{note}"),
     "steps": ("steps", "{:,}", ""),
     "seed": ("seed", "{}", "one run; other seeds give other figures"),
     "seconds": ("training time", "{:,.0f} s", ""),
