@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from momatch import cli
@@ -33,6 +34,18 @@ def test_says_what_was_made_and_what_comes_next(folder, capsys):
     assert cli.main(["data", "f.npz", "--contact-sheet", "sheet.png"]) == 0
     assert "features: 4 views of 12, float16" in capsys.readouterr().out
     assert (folder / "sheet.png").exists()
+
+
+def test_every_label_is_shown_next_where_the_data_have_unlabelled_images(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labels = np.array([0, 0, 0, 1, 1, -1, -1, -1])
+    np.savez("few.npz", images=np.arange(8 * 64, dtype=np.uint8).reshape(8, 8, 8), labels=labels)
+    flags = ["--out", "f.npz", "--backbone", "tests.embedding.setting:corners", "--no-progress"]
+    assert cli.main(["embed", "few.npz", *flags]) == 0
+    (following,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Next: momatch ")]
+    assert following.endswith("--labels-per-class 0")
+    small = ["--steps", "2", "--run-dir", "run", "--no-progress", "--device", "cpu", "--graph-neighbors", "2"]
+    assert cli.main([*following.removeprefix("Next: momatch ").split(), *small]) == 0
 
 
 def test_train_takes_the_preset_and_what_the_file_decided(folder, capsys):
@@ -77,6 +90,8 @@ def test_train_and_go_on(folder, capsys):
     assert cli.main(["train", "--resume", "--run-dir", "run", "--dataset", "f.npz", "--no-progress"]) == 0
     assert cli.main(["evaluate", "run"]) == 0
     assert "run on f.npz: 80 test images" in capsys.readouterr().out
+    assert cli.main(["predict", "run", "f.npz"]) == 1
+    assert "f.npz: got features of corners.npz, expected images: the model has its backbone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.data.dataset import is_features
@@ -23,7 +25,7 @@ from momatch.embedding import embed
 from momatch.normalize import Normalize
 from momatch.training.signals import Interrupted
 from tests.embedding.setting import Corners, F, small_options
-from tests.training.faults import failing, no_space
+from tests.training.faults import Killed, failing, no_space
 from tests.training.test_processes import environment
 
 
@@ -160,6 +162,67 @@ def test_ctrl_c_saves_and_another_command_is_refused(tmp_path, monkeypatch):
         small_options(tmp_path)
 
 
+def test_embedding_without_a_row_begins_anew_with_the_weights_of_now(tmp_path, monkeypatch):
+    options, part, left = small_options(tmp_path), tmp_path / "features.npz.part", tmp_path / "left"
+
+    def die():
+        # What a kill at this moment leaves: the process cannot tidy up.
+        shutil.copytree(part, left)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 1, die)
+        patch.setattr("tests.embedding.setting.corners", lambda: changed(Corners(), 0.0))
+        with pytest.raises(Killed):
+            embed(options)
+    assert not part.exists()
+    left.rename(part)
+    assert (part / "plan.json").exists()
+    # Another command is no other embedding either, where none was begun.
+    embedded = embed(replace(options, weak_views=1))
+    assert embedded.resumed == 0
+    assert any(bool(value.any()) for value in backbone_weights(embedded.facts).values())
+
+
+def changed(network, factor):
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(factor)
+    return network
+
+
+def test_goes_on_with_the_weights_it_was_begun_with_and_says_so(tmp_path, monkeypatch):
+    options = small_options(tmp_path)
+    with monkeypatch.context() as patch:
+        interrupted_after(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Interrupted):
+            embed(options)
+    monkeypatch.setattr("tests.embedding.setting.corners", lambda: changed(Corners(), 2.0))
+    stored = load((tmp_path / "features.npz.part" / "backbone.safetensors").read_bytes())
+    with pytest.warns(UserWarning, match=r"going on with the weights it was begun with; delete .*features.npz.part"):
+        embedded = embed(options)
+    assert embedded.resumed == 640
+    assert all(torch.equal(value, stored[name]) for name, value in backbone_weights(embedded.facts).items())
+
+
+def test_second_process_is_refused_and_takes_nothing_away(tmp_path, monkeypatch):
+    options = small_options(tmp_path)
+
+    def second():
+        with pytest.raises(ValueError, match=r"another process is making features.npz; wait for it"):
+            embed(options)
+
+    interrupted_after(monkeypatch, 1, second)
+    assert embed(options).passed == 880
+
+
+def test_backbone_that_takes_no_float32_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.embedding.setting.corners", lambda: Corners().bfloat16())
+    with pytest.raises(ValueError, match=r"its weights are torch.bfloat16, images come in float32: let its factory"):
+        embed(small_options(tmp_path))
+    assert not (tmp_path / "features.npz.part").exists()
+
+
 def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
     options = small_options(tmp_path)
     with monkeypatch.context() as patch:
@@ -179,9 +242,9 @@ def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
     assert (embedded.resumed, embedded.passed) == (880, 0)
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10))
-        with pytest.raises(OSError, match=r"it needs 0.00 GB there while it works.*got 0.00 GB free"):
+        with pytest.raises(OSError, match=r"it needs 0.00 GB there.*got 0.00 GB free; nothing was done yet"):
             embed(replace(options, out=tmp_path / "other.npz"))
-    assert not (tmp_path / "other.npz.part" / "plan.json").exists()
+    assert not (tmp_path / "other.npz.part").exists()
 
 
 def test_overwriting_replaces_the_file_and_only_at_the_end(tmp_path, monkeypatch):
@@ -221,6 +284,7 @@ def test_features_that_overflow_and_features_of_features_are_refused(tmp_path, m
         patch.setattr(Corners, "forward", lambda self, x: 1e6 * x.mean((1, 2, 3))[:, None].expand(-1, F))
         with pytest.raises(ValueError, match=r"not finite in float16 \(up to 65,504\)"):
             embed(options)
+    assert not (tmp_path / "features.npz.part").exists()
     other = tmp_path / "other"
     other.mkdir()
     done = embed(small_options(other))

@@ -65,6 +65,9 @@ def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
     assert (run.config.flip, run.config.strong_operations) == ("no", 3)
     assert run.facts.image_size == (8, 8)
     assert run.facts.dataset == "corners.npz"
+    card = (run.directory / "README.md").read_text("utf-8")
+    assert "| trained on | features that the network, frozen, had made of 5 views of each image" in card
+    assert "| those that trained, without the frozen backbone's |" in card
 
 
 def test_saved_model_takes_images_and_agrees_with_the_features(run, folder):
@@ -144,6 +147,20 @@ def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
     data = build_training(small_config(folder).resolved(), torch.device("cpu")).data
     with pytest.raises(ValueError, match=r"got \(V, F\) = \(5, 12\), expected pixels"):
         contaminate(data, load_dataset("digits").train.images, fraction=0.1, seed=0)
+
+
+@pytest.mark.parametrize(("split", "row", "view", "value"), [("train", 131, 4, "nan"), ("test", 7, 0, "-inf")])
+def test_damaged_features_are_refused_before_training(folder, tmp_path, split, row, view, value):
+    damaged = tmp_path / "damaged.npz"
+    shutil.copy(folder / "features.npz", damaged)
+    features = getattr(load_dataset(damaged), split).images
+    at = damaged.read_bytes().index(features.numpy().tobytes()) + 2 * (row * features[0].numel() + view * F + 5)
+    with open(damaged, "r+b") as file:
+        file.seek(at)
+        file.write(np.float16(value).tobytes())
+    with pytest.raises(ValueError, match=rf"damaged.npz: {split}_features: got features of image {row} .*--verify"):
+        fit(small_config(folder, dataset=str(damaged), run_dir=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -102,4 +102,6 @@ def summary(embedded: "Embedded") -> Iterator[str]:
     speed = embedded.passed / max(embedded.seconds, 1e-9)
     yield f"{embedded.passed:,} images through the network in {embedded.seconds:,.1f} s ({speed:,.0f} a second){before}"
     yield ""
-    yield f"Next: momatch train --dataset {shlex.quote(str(facts.path))} --labels-per-class 4"
+    # Where images without labels are the dataset's own, the few labels that there are should all be shown.
+    shown = 0 if embedded.unlabeled else 4
+    yield f"Next: momatch train --dataset {shlex.quote(str(facts.path))} --labels-per-class {shown}"

@@ -38,8 +38,11 @@ class Journal:
         for name in self.written:
             with open(self.part / name, "r+b") as rows:
                 os.fsync(rows.fileno())
-        with open(self.part / JOURNAL, "a", encoding="utf-8") as journal:
-            journal.writelines(json.dumps(record) + "\n" for record in self.waiting)
+        with open(self.part / JOURNAL, "a+b") as journal:
+            # A note behind the torn one of a process that died while it wrote would make one line of both, which none can read.
+            journal.seek(0)
+            journal.truncate(_whole_lines(journal.read()))
+            journal.writelines(json.dumps(record).encode() + b"\n" for record in self.waiting)
             journal.flush()
             os.fsync(journal.fileno())
         self.waiting = []
@@ -48,5 +51,10 @@ class Journal:
 
 def read_journal(part: Path) -> list[dict[str, Any]]:
     """The journal's whole lines; the last one may have been cut off."""
-    text = (part / JOURNAL).read_text("utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    content = (part / JOURNAL).read_bytes()
+    return [json.loads(line) for line in content[: _whole_lines(content)].splitlines()]
+
+
+def _whole_lines(content: bytes) -> int:
+    """Length of the whole lines in it."""
+    return content.rfind(b"\n") + 1

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from momatch._version import __version__
 from momatch.data.conversion import convert_images
-from momatch.data.dataset import Dataset
+from momatch.data.dataset import UNLABELED, Dataset
 from momatch.data.feature_facts import MARKER, FeatureFacts
 from momatch.data.features import FEATURES_DTYPE, WEIGHTS
 from momatch.data.journal import Journal
@@ -42,6 +42,7 @@ class Embedded:
         facts: what the file says about itself.
         train: training images in it.
         train_of: that the dataset has.
+        unlabeled: training images in it without a label.
         test: test images in it.
         resumed: images that an earlier, interrupted process had passed through the backbone (each view counts).
         passed: images that this one passed.
@@ -52,6 +53,7 @@ class Embedded:
     facts: FeatureFacts
     train: int
     train_of: int
+    unlabeled: int
     test: int
     resumed: int
     passed: int
@@ -70,19 +72,21 @@ def embed(options: EmbedOptions) -> Embedded:
         ImportError: if the backbone needs packages that are not installed.
         OSError: if the disk is full, for example; what is done is kept.
         Interrupted: after Ctrl-C or SIGTERM; what is done is kept.
+
+    Warns:
+        UserWarning: if it goes on with the weights it was begun with, and the backbone has got others since.
     """
     device = choose_device(options.device)
     dataset, chosen = choose_images(options)
     model, facts = _facts(options, dataset, chosen)
     part = Part(options.out)
     with part.opened():
-        weights = part.path(WEIGHTS)
-        if not part.is_begun(_plan(options, facts, chosen)):
-            # Left by a process that was killed before it had begun.
-            weights.unlink(missing_ok=True)
-        network = build_network(model, facts, weights, device)
+        plan = _plan(options, facts, chosen)
+        if not part.is_begun(plan):
+            part.clear()
+        network = build_network(model, facts, part.path(WEIGHTS), device)
         facts = replace(facts, num_features=network.num_features)
-        part.begin(_plan(options, facts, chosen), _arrays(facts, chosen))
+        part.begin(plan, _arrays(facts, chosen))
         done = part.done()
         clock = time.perf_counter()
         passed = _pass_all(part, network, chosen, facts, done=done, options=options)
@@ -93,6 +97,7 @@ def embed(options: EmbedOptions) -> Embedded:
         facts=facts,
         train=len(chosen["train"].rows),
         train_of=len(dataset.train),
+        unlabeled=int((chosen["train"].labels == UNLABELED).sum()),
         test=len(chosen["test"].rows) if "test" in chosen else 0,
         resumed=sum(done.get(split, 0) * _views(facts, split) for split in chosen),
         passed=passed,

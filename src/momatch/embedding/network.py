@@ -1,5 +1,6 @@
 """The backbone of an embedding, with its weights kept, and what it makes of a batch of images in all views."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +62,23 @@ class Network:
         """
         return self._features([images.to(self._device)])
 
+    def try_out(self) -> None:
+        """Pass two black images, so that a backbone that cannot take what it will be given is known before the work.
+
+        Raises:
+            ValueError: if it fails.
+        """
+        shape = (2, self._facts.in_channels, *self._facts.image_size)
+        dtypes = {str(value.dtype) for value in self._classifier.backbone.parameters()} - {"torch.float32"}
+        hint = f"; its weights are {', '.join(sorted(dtypes))}, images come in float32: let its factory return .float()"
+        try:
+            self._raw_features(torch.zeros(shape, dtype=torch.uint8, device=self._device))
+        except Exception as error:
+            raise ValueError(
+                f"backbone {self._facts.backbone!r}: got {type(error).__name__}: {error}, expected features of two images of "
+                f"shape {shape[1:]}{hint if dtypes else ''}"
+            ) from error
+
     def _view(
         self, view: WeakAugment | StrongAugment, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"], step: int
     ) -> UInt8[Tensor, "n C H W"]:
@@ -77,19 +95,20 @@ class Network:
         return view.apply(images, draws[(rows - first).to(images.device)])
 
     def _features(self, views: Sequence[UInt8[Tensor, "n C H W"]]) -> Float16[np.ndarray, "n V F"]:
-        assert self._classifier.preprocess is not None, "the facts have the dataset's statistics"
-        found = []
-        with torch.inference_mode():
-            for view in views:
-                x = self._classifier.preprocess(view.contiguous(memory_format=torch.channels_last))
-                found.append(self._classifier.backbone(x).to(torch.float16))
-        features = torch.stack(found, 1).cpu()
+        features = torch.stack([self._raw_features(view) for view in views], 1).cpu()
         if not bool(features.isfinite().all()):
             raise ValueError(
                 f"backbone {self._facts.backbone!r}: got features that are not finite in float16 (up to 65,504), expected "
                 "finite ones; scale what the network returns, with a norm layer at its end for example"
             )
         return features.numpy()
+
+    @torch.inference_mode()
+    def _raw_features(self, images: UInt8[Tensor, "n C H W"]) -> Float16[Tensor, "n F"]:
+        assert self._classifier.preprocess is not None, "the facts have the dataset's statistics"
+        x = self._classifier.preprocess(images.contiguous(memory_format=torch.channels_last))
+        features: Tensor = self._classifier.backbone(x)
+        return features.to(torch.float16)
 
 
 def build_network(model: ModelFacts, facts: FeatureFacts, weights: Path, device: torch.device) -> Network:
@@ -98,24 +117,48 @@ def build_network(model: ModelFacts, facts: FeatureFacts, weights: Path, device:
     The random state of the caller is left as it was.
 
     Raises:
-        ValueError: if the backbone cannot be built, its state holds anything but tensors, or it does not fit the weights.
+        ValueError: if the backbone cannot be built or does not take images, its state holds anything but tensors, or it does
+            not fit the weights.
         OSError: if the weights cannot be written or read.
+
+    Warns:
+        UserWarning: if the weights in `weights` are others than the backbone starts with now.
     """
+    classifier = _build(model, facts)
+    if not weights.exists():
+        content = _content(classifier, facts)
+        network = Network(classifier.to(device), facts)
+        network.try_out()
+        replace_files({weights: content})
+        return network
+    fresh = _content(classifier, facts)
+    try:
+        classifier.backbone.load_state_dict(load(weights.read_bytes()))
+    except (RuntimeError, SafetensorError) as error:
+        raise ValueError(
+            f"{weights}: the weights that the embedding was begun with do not fit backbone {facts.backbone!r} any more; "
+            f"delete {weights.parent} to begin anew"
+        ) from error
+    # A backbone that starts from other weights each time, whatever the seed, has not been changed by anyone.
+    if fresh != _content(classifier, facts) and fresh == _content(_build(model, facts), facts):
+        warnings.warn(
+            f"backbone {facts.backbone!r} has other weights now than when the embedding was begun: going on with the weights "
+            f"it was begun with; delete {weights.parent} while it is stopped to begin anew with those of now",
+            stacklevel=2,
+        )
+    return Network(classifier.to(device), facts)
+
+
+def _build(model: ModelFacts, facts: FeatureFacts) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(facts.seed)
-        classifier = build_classifier(model)
-    if not weights.exists():
-        state = classifier.backbone.state_dict()
-        for name, value in state.items():
-            if not isinstance(value, Tensor):
-                raise ValueError(f"backbone {facts.backbone!r}: got {name} of type {type(value).__name__} in its state")
-        replace_files({weights: save({name: value.contiguous().clone() for name, value in state.items()})})
-    else:
-        try:
-            classifier.backbone.load_state_dict(load(weights.read_bytes()))
-        except (RuntimeError, SafetensorError) as error:
-            raise ValueError(
-                f"{weights}: the weights that the embedding was begun with do not fit backbone {facts.backbone!r} any more; "
-                f"delete {weights.parent} to begin anew"
-            ) from error
-    return Network(classifier.to(device), facts)
+        return build_classifier(model)
+
+
+def _content(classifier: Classifier, facts: FeatureFacts) -> bytes:
+    """The backbone's weights and buffers as they are stored."""
+    state = classifier.backbone.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"backbone {facts.backbone!r}: got {name} of type {type(value).__name__} in its state")
+    return save({name: value.contiguous().clone() for name, value in state.items()})

@@ -39,7 +39,7 @@ class Part:
         return self.folder / name
 
     def is_begun(self, plan: Mapping[str, Any]) -> bool:
-        """Whether this embedding was begun before.
+        """Whether rows of this embedding were made before; where none were, nothing is lost by beginning anew.
 
         Args:
             plan: everything that the rows depend on, as plain values.
@@ -48,7 +48,7 @@ class Part:
             ValueError: if another one was begun there.
         """
         found, plan = read_object(self.path(_PLAN)), parse_json(json_bytes(dict(plan)))
-        if found is None:
+        if found is None or not self.done():
             return False
         for key in (*plan, *found):
             if found.get(key) != plan.get(key):
@@ -59,7 +59,7 @@ class Part:
         return True
 
     def begin(self, plan: Mapping[str, Any], arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-        """Make the files of an embedding, unless it was begun before.
+        """Make the files of an embedding, unless rows of it were made before.
 
         Args:
             plan: as for `is_begun`.
@@ -82,7 +82,21 @@ class Part:
 
     def done(self) -> dict[str, int]:
         """How many rows of each split are on the disk."""
+        if not self.path(JOURNAL).exists():
+            return {}
         return {record["split"]: record["rows"] for record in read_journal(self.folder)}
+
+    def clear(self) -> None:
+        """Remove what an embedding left of which no row was made, its weights above all: they may be what made it fail.
+
+        Raises:
+            OSError: if it cannot be.
+        """
+        # First, because a plan without its files would be taken for an embedding that was begun.
+        self.path(_PLAN).unlink(missing_ok=True)
+        for entry in list(self.folder.iterdir()):
+            if entry.name != _LOCK:
+                entry.unlink()
 
     def finish(self, written: Path) -> None:
         """Put the finished file in its place and remove the folder.
@@ -106,22 +120,26 @@ class Part:
         """
         from filelock import FileLock, Timeout
 
+        kept = False
         try:
             self.folder.mkdir(exist_ok=True)
             with FileLock(self.path(_LOCK), timeout=0):
-                yield
+                try:
+                    yield
+                finally:
+                    kept = self.path(_PLAN).exists() and bool(self.done())
+                    if not kept:
+                        shutil.rmtree(self.folder, ignore_errors=True)
         except Timeout as error:
             raise ValueError(f"{self.folder}: another process is making {self.out.name}; wait for it") from error
         except OSError as error:
             remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "put that right"
             explained = OSError(
-                f"{self.folder}: embedding failed: {error.strerror or error}; what is done is kept; {remedy}, then give the "
-                "same command again"
+                f"{self.folder}: embedding failed: {error.strerror or error}; "
+                f"{'what is done is kept' if kept else 'nothing was done yet'}; {remedy}, then give the same command again"
             )
             explained.errno = error.errno
             raise explained from error
-        finally:
-            _remove_if_empty(self.folder)
 
     def _require_space(self, size: int) -> None:
         free = shutil.disk_usage(self.folder).free
@@ -162,10 +180,3 @@ class RowWriter:
 
 def _size(dtype: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * np.dtype(dtype).itemsize
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Remove a folder in which nothing was begun: it holds at most the lock."""
-    if not folder.is_dir() or any(entry.name != _LOCK for entry in folder.iterdir()):
-        return
-    shutil.rmtree(folder, ignore_errors=True)

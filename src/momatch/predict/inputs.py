@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from momatch.data.feature_facts import read_facts
 from momatch.data.folder import is_image_name, walk_files
 from momatch.data.load import BY_NAME, load_dataset, unknown_name
 from momatch.data.manifest import manifest_paths
@@ -182,6 +183,11 @@ def _file(path: str) -> Iterator[Source]:
     if extension in _MANIFESTS:
         yield _manifest(path)
     elif extension == ".npz":
+        if (facts := read_facts(Path(path))) is not None:
+            raise DataError(
+                f"{path}: got features of {facts.dataset}, expected images: the model has its backbone and takes images as "
+                "they are; give those that the features were made of"
+            )
         for role, images in open_images(Path(path)).items():
             if images.shape[0] == 0:
                 raise DataError(f"{path}: {images.key}: got no images, expected at least one")

@@ -21,7 +21,7 @@ _FIGURES: dict[str, tuple[str, str, str]] = {
         "of those used at the end of training whose class is known but was not shown",
     ),
     "utilisation": ("pseudo-labels used", "{:.2%}", "mean weight of unlabelled images at the end of training"),
-    "parameters": ("parameters", "{:,}", ""),
+    "parameters": ("parameters", "{:,}", "{note}"),
     "steps": ("steps", "{:,}", ""),
     "seed": ("seed", "{}", "one run; other seeds give other figures"),
     "seconds": ("training time", "{:,.0f} s", ""),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from momatch.augment import CachedView
 from momatch.classifier import CachedFeatures, Classifier
 from momatch.config import TrainConfig
+from momatch.data.dataset import Dataset
 from momatch.data.feature_facts import FeatureFacts
 from momatch.data.features import backbone_weights
 from momatch.data.rows import ImageRows
@@ -25,6 +26,8 @@ STATISTICS_SAMPLES = 10_000
 #: The projection starts at this share of its usual size. What it does to directions in which the few labels differ by chance is
 #: never unlearnt, and with the constraint, which bounds what is learnt, it would drown that.
 INITIAL_SCALE = 0.05
+#: The bits of a float16 that are its exponent.
+_EXPONENT = 0x7C00
 
 
 def adopt(config: TrainConfig, facts: FeatureFacts) -> TrainConfig:
@@ -181,6 +184,29 @@ def check_backbone(classifier: Classifier, facts: FeatureFacts) -> None:
             f"{facts.path}: got features of a backbone ({facts.backbone}) with other weights than the model's, expected "
             "those of the model's own backbone; evaluate on the images, or on the features file that it was trained on"
         )
+
+
+def check_finite(dataset: Dataset) -> None:
+    """Check that every feature of a features file is finite, as ``momatch embed`` leaves them.
+
+    Opening the file reads none of them, and training would skip steps, or end in the words of whatever meets one first.
+
+    Raises:
+        ValueError: if one is not.
+    """
+    assert dataset.features is not None, "the caller has looked"
+    path = dataset.features.path
+    for name, split in (("train", dataset.train), ("test", dataset.test)):
+        first = 0
+        for chunk in () if split is None else ImageRows([split.images]).chunks():
+            # Several times as fast as isfinite: the largest exponent of float16 is that of infinities and NaN.
+            if int((chunk.view(torch.int16) & _EXPONENT).max()) == _EXPONENT:
+                row = first + int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(
+                    f"{path}: {name}_features: got features of image {row} that are not finite, expected finite ones: the file "
+                    f"is damaged (momatch data {path} --verify compares its checksums); embed the images anew"
+                )
+            first += len(chunk)
 
 
 def cached_views(facts: FeatureFacts) -> tuple[CachedView, CachedView]:

@@ -113,6 +113,17 @@ def run_result(
         "processes": training.step.processes.world_size,
         "threads": torch.get_num_threads(),
         "versions": versions(),
+        **_feature_figures(training),
+    }
+
+
+def _feature_figures(training: Training) -> dict[str, Any]:
+    """What is only to be said of a run on features."""
+    if training.whole is None:
+        return {}
+    return {
+        "feature_views": training.data.labeled_images.image_shape[0],
+        "parameters_note": "those that trained, without the frozen backbone's",
     }
 
 

@@ -107,6 +107,12 @@ def _data_rows(model: "SavedModel") -> Iterator[tuple[str, str]]:
             yield name, f"{figures[key]:,}"
     if figures.get("test_images") is not None:
         yield "test images", f"{figures['test_images']:,}"
+    if figures.get("feature_views") is not None:
+        yield (
+            "trained on",
+            f"features that the network, frozen, had made of {figures['feature_views']} views of each image (momatch embed): "
+            "projection and head were trained, the network was not",
+        )
     if settings.get("held_out_classes"):
         yield "classes kept out of training", str(settings["held_out_classes"])
     calibration = model.calibration

@@ -25,7 +25,14 @@ from momatch.moments import MomentConstraint
 from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
 from momatch.training.ema import AveragedModel
-from momatch.training.features import build_whole, cached_views, model_facts, with_backbone, without_backbone
+from momatch.training.features import (
+    build_whole,
+    cached_views,
+    check_finite,
+    model_facts,
+    with_backbone,
+    without_backbone,
+)
 from momatch.training.guide import neighbor_guide
 from momatch.training.model_facts import ModelFacts
 from momatch.training.model_files import build_classifier
@@ -122,6 +129,8 @@ def build_training(
             test_fraction=config.test_fraction,
             progress=config.progress,
         )
+    if dataset.features is not None:
+        check_finite(dataset)
     parts = part_classes(dataset, config.held_out_classes)
     data, calibration = split_images(config, parts)
     if len(data.unlabeled_images) == 0 and config.policy != "supervised":
