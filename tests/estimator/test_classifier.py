@@ -123,6 +123,29 @@ def test_p_values_against_their_definition(fitted, problem):
     np.testing.assert_array_equal(fitted.outlier_p_value(away), naive)
 
 
+@unchecked
+def test_a_sample_gets_the_same_answer_alone_and_among_others():
+    rng = np.random.default_rng(4)
+    kinds = rng.integers(0, 2, (8, 12)).astype(float)
+    which = rng.integers(0, 8, 600)
+    X = kinds[which]
+    y = np.full(600, -1)
+    y[:40] = X[:40, 0]
+    model = MoMatchClassifier(random_state=4, steps=20, calibration_fraction=0.5).fit(X, y)
+    alone = [np.concatenate(answers) for answers in zip(*(everything(model, row[None]) for row in kinds), strict=True)]
+    for rows in (X, X[:77], np.asfortranarray(X)):
+        for together, answer in zip(everything(model, rows), alone, strict=True):
+            np.testing.assert_array_equal(together, answer[which[: len(rows)]])
+
+
+def test_rounding_does_not_break_a_tie_with_a_calibration_sample(fitted, problem):
+    # Samples that were calibrated with, moved by less than matters: none may fall below all of its like.
+    X = np.repeat(problem.X, 4, axis=0)
+    p_value = fitted.outlier_p_value(X).reshape(300, 4)
+    near = fitted.outlier_p_value(X * (1 + 1e-13 * np.random.default_rng(0).normal(size=X.shape))).reshape(300, 4)
+    np.testing.assert_array_equal(near, p_value)
+
+
 def test_log_density_against_the_mixture(fitted, problem):
     judge, z = fitted.fitted_.scorer.judge, fitted.transform(problem.X)
     centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()

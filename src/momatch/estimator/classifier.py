@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeatures
 from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
 from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import encode_labels, mark_rejected, split_labels
@@ -215,7 +214,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             ValueError: if `X` does not fit the training data.
             NotFittedError: before `fit`.
         """
-        return self._embed(X).numpy()
+        check_is_fitted(self)
+        return self.fitted_.embed(self._features(X)).numpy()
 
     def score_samples(self, X: Any) -> Float64[np.ndarray, " n"]:
         """log p(x) of each sample's embedding, under the mixture fitted to the classes; for a linear head, its negative energy.
@@ -252,14 +252,13 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(labels, predicted[known], sample_weight=weight))
 
-    def _embed(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        return self.fitted_.embed(validate_data(self, X, reset=False, dtype=np.float64))
+    def _features(self, X: Any) -> Float64[np.ndarray, "n F"]:
+        features: np.ndarray[Any, Any] = validate_data(self, X, reset=False, dtype=np.float64)
+        return features
 
     def _scores(self, X: Any) -> Scores:
-        z = self._embed(X)
-        scores: Scores = self.fitted_.scorer(z)
-        return scores
+        check_is_fitted(self)
+        return self.fitted_.scores(self._features(X))
 
     def _check_alpha(self, alpha: float) -> None:
         check_fraction("reject", alpha)
