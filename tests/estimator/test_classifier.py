@@ -331,6 +331,14 @@ def test_extreme_inputs_get_finite_answers(fitted, problem):
     assert fitted.outlier_p_value(extreme)[:2].tolist() == [1 / 29, 1 / 29]
 
 
+@unchecked
+def test_one_absurd_sample_does_not_spoil_the_fit(quick, problem):
+    X, y = np.concatenate([problem.X, np.full((1, 6), 1e9)]), np.append(problem.y, -1)
+    model = quick.fit(X, y)
+    assert model.score(problem.X, problem.truth) > 0.97
+    assert model.predict(X[-1:], reject=0.05).tolist() == [-1]
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
