@@ -58,7 +58,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         lr: learning rate of AdamW, falling as a cosine.
         weight_decay: of the encoder's weights.
         ema_decay: of the averaged model that predicts.
-        calibration_fraction: share of the unlabelled samples that is kept out of training to calibrate p-values.
+        calibration_fraction: share of the distinct unlabelled samples that is kept out of training to calibrate p-values.
         outlier_score: what p-values rank: "nearest" (Mahalanobis distance to the nearest center) or "density" (-log p(x));
             "auto": nearest, and density for the linear head.
         unlabeled: what `y` holds for unlabelled samples; None for missing values (None, NaN, NA).
@@ -156,7 +156,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         Args:
             X: features, (n, F), dense and finite.
             y: class of each sample, `unlabeled` where it is not known.
-            sample_weight: how often each sample counts; 0 leaves it out. None for 1 each.
+            sample_weight: how often each sample counts in training; 0 leaves it out. None for 1 each.
 
         Returns:
             This estimator.

@@ -132,7 +132,10 @@ def _train(training: WeightedSet, scaling: Scaling, settings: Settings, *, num_c
 def _refit(
     classifier: Classifier, table: Float64[np.ndarray, "n F"], training: WeightedSet, cutoff: float
 ) -> GaussianMixtureHead | None:
-    """The mixture in closed form over the samples that the trained model is sure of; it judges outliers."""
+    """The mixture in closed form over the samples that the trained model is sure of; it judges outliers.
+
+    Each distinct sample counts once, as in calibration.
+    """
     z = embed(classifier, table)
     with torch.no_grad():
         outputs = Outputs(z, classifier.head(z))
