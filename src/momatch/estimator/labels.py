@@ -119,7 +119,8 @@ def _marked(y: Shaped[np.ndarray, " n"], unlabeled: Any) -> Bool[np.ndarray, " n
 
 
 def _same(value: Any, marker: Any) -> bool:
-    return not _is_missing(value) and isinstance(value, bool | np.bool_) == isinstance(marker, bool) and value == marker
+    of_one_kind = isinstance(value, bool | np.bool_) == isinstance(marker, bool)
+    return of_one_kind and not _is_missing(value) and bool(value == marker)
 
 
 def _of_one_kind(labels: Shaped[np.ndarray, " m"]) -> Shaped[np.ndarray, " m"]:
