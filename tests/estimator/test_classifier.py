@@ -178,7 +178,8 @@ def test_a_rejection_that_cannot_happen_says_how_many_samples_it_takes(fitted, p
     assert (fitted.predict(problem.X + 40.0, reject=1 / 29) == -1).all()
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan"), "a", True])
+@unchecked
 def test_alpha_out_of_range(fitted, problem, alpha):
     with pytest.raises(ValueError, match="reject: got"):
         fitted.predict(problem.X, reject=alpha)
@@ -359,11 +360,13 @@ def test_one_absurd_sample_does_not_spoil_the_fit(quick, problem):
         ({"graph_neighbors": -1}, "graph_neighbors"),
         ({"scale": "minmax"}, "scale: got 'minmax', expected one of 'auto', 'global', 'feature'"),
         ({"neighbors": -1}, "neighbors"),
-        ({"neighbors": 1.5}, "neighbors"),
+        ({"neighbors": 1.5}, "neighbors: got 1.5, expected an integer of at least 0"),
+        ({"neighbors": False}, "neighbors: got False, expected an integer"),
         ({"calibration_fraction": 1.0}, "calibration_fraction"),
         ({"calibration_fraction": None}, "calibration_fraction"),
         ({"outlier_score": "nearest", "head": "linear"}, "outlier_score"),
-        ({"outlier_score": "farthest"}, "outlier_score"),
+        ({"outlier_score": "farthest"}, "outlier_score: got 'farthest', expected one of 'auto', 'nearest', 'density'$"),
+        ({"outlier_score": "x"}, "outlier_score: got 'x', expected one of 'auto', 'nearest', 'density'$"),
         ({"moment_order": 1, "head": "linear"}, "moment_order"),
     ],
 )
@@ -379,12 +382,29 @@ def test_settings_that_cannot_be_used(problem, settings, match):
         (np.full(300, -1.0), "got -1.0, expected weights of at least 0"),
         (np.zeros(300), "weight zero for every sample"),
         (np.ones(299), r"got shape \(299,\)"),
+        (2.0, r"sample_weight: got 2.0, expected \(300,\), one weight"),
         (np.full(300, np.nan), "sample_weight contains NaN"),
     ],
 )
-def test_weights_that_cannot_be_used(quick, problem, weight, match):
+def test_weights_that_cannot_be_used(quick, fitted, problem, weight, match):
     with pytest.raises(ValueError, match=match):
         quick.fit(problem.X, problem.y, sample_weight=weight)
+    with pytest.raises(ValueError, match=match):
+        fitted.score(problem.X, problem.y, sample_weight=weight)
+
+
+def test_score_needs_a_labelled_sample_with_weight(fitted, problem):
+    with pytest.raises(ValueError, match="some labelled ones to score on"):
+        fitted.score(problem.X, problem.y, sample_weight=(problem.y == -1).astype(float))
+
+
+@unchecked
+def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted, problem):
+    model = pickle.loads(pickle.dumps(fitted)).set_params(lr=1e30)
+    with pytest.raises(ValueError, match="diverged"):
+        model.fit(pd.DataFrame(problem.X[:, :4], columns=list("abcd")), problem.y % 2)
+    assert not hasattr(model, "feature_names_in_")
+    assert_same(model, fitted, problem.X)
 
 
 def test_divergence_is_an_error(problem):

@@ -1,8 +1,10 @@
 """`MoMatchClassifier`: few labels, many vectors, and a classifier that says "I don't know" (docs/estimator.md)."""
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -164,6 +166,13 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         Raises:
             ValueError: if a setting, `X`, `y` or `sample_weight` cannot be used, or training diverged.
         """
+        fitted = copy.copy(self)  # a fit that fails leaves the estimator as it was
+        fitted._fit(X, y, sample_weight)
+        vars(self).clear()
+        vars(self).update(vars(fitted))
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         settings = read_settings(self.get_params(deep=False))
         if y is None:
             validate_data(self, X, y)  # scikit-learn's own words for a missing y
@@ -177,7 +186,6 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self.calibration_source_ = self.fitted_.calibration_source
         self.n_calibration_ = len(self.fitted_.scorer.calibration_scores)
         self._n_features_out = self.fitted_.scorer.head.embedding_dim
-        return self
 
     def predict(self, X: Any, *, reject: float | None = None) -> Shaped[np.ndarray, " n"]:
         """The class of each sample.
@@ -241,16 +249,18 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         """Accuracy over the labelled samples; unlabelled ones are left out, so that cross-validation works with them.
 
         Raises:
-            ValueError: if no sample is labelled, or `X` or `y` cannot be used.
+            ValueError: if no sample is labelled, or `X`, `y` or `sample_weight` cannot be used.
             NotFittedError: before `fit`.
         """
         predicted = self.predict(X)
         check_consistent_length(predicted, y)
         known, labels = split_labels(y, self.unlabeled)
-        if not len(labels):
-            raise ValueError(f"y: got {len(known)} unlabelled samples, expected some labelled ones to score on")
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(accuracy_score(labels, predicted[known], sample_weight=weight))
+        weight = _check_weight(sample_weight, len(known))[known]
+        if not weight.any():
+            raise ValueError(
+                f"y: got {len(known)} samples without a label or without weight, expected some labelled ones to score on"
+            )
+        return float(accuracy_score(labels, predicted[known], sample_weight=None if sample_weight is None else weight))
 
     def _features(self, X: Any) -> Float64[np.ndarray, "n F"]:
         features: np.ndarray[Any, Any] = validate_data(self, X, reset=False, dtype=np.float64)
@@ -261,6 +271,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         return self.fitted_.scores(self._features(X))
 
     def _check_alpha(self, alpha: float) -> None:
+        if isinstance(alpha, bool) or not isinstance(alpha, Real):
+            raise ValueError(f"reject: got {alpha!r}, expected a number from 0 to 1, the rate of false alarms; None for none")
         check_fraction("reject", alpha)
         m = self.n_calibration_
         if 0.0 < alpha < 1.0 / (m + 1):
@@ -280,6 +292,8 @@ def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:
     """
     if sample_weight is None:
         return np.ones(n)
+    if np.ndim(sample_weight) == 0:
+        raise ValueError(f"sample_weight: got {sample_weight!r}, expected ({n},), one weight a sample")
     weight: np.ndarray[Any, Any] = check_array(
         sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
     )
