@@ -313,8 +313,8 @@ def test_benjamini_hochberg_takes_numpy_arrays_and_lists():
     p_values.setflags(write=False)
     expected = benjamini_hochberg(torch.tensor(p_values.tolist(), dtype=torch.float64), 0.1).tolist()
     assert any(expected)
-    for given in (p_values, p_values.astype(np.float32), p_values.tolist()):
-        named = benjamini_hochberg(given, 0.1)
+    for numbers in (p_values, p_values.astype(np.float32), p_values.tolist()):
+        named = benjamini_hochberg(numbers, 0.1)
         assert isinstance(named, np.ndarray)
         assert named.tolist() == expected
     with pytest.raises(ValueError, match="p_values: got shape"):

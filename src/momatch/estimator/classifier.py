@@ -270,9 +270,11 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         check_is_fitted(self)
         return self.fitted_.scores(self._features(X))
 
-    def _check_alpha(self, alpha: float) -> None:
+    def _check_alpha(self, alpha: Any) -> None:
         if isinstance(alpha, bool) or not isinstance(alpha, Real):
-            raise ValueError(f"reject: got {alpha!r}, expected a number from 0 to 1, the rate of false alarms; None for none")
+            raise ValueError(
+                f"reject: got {alpha!r}, expected a number from 0 to 1, the rate of false alarms; None for none"
+            )
         check_fraction("reject", alpha)
         m = self.n_calibration_
         if 0.0 < alpha < 1.0 / (m + 1):
@@ -292,7 +294,7 @@ def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:
     """
     if sample_weight is None:
         return np.ones(n)
-    if np.ndim(sample_weight) == 0:
+    if np.asarray(sample_weight).ndim == 0:
         raise ValueError(f"sample_weight: got {sample_weight!r}, expected ({n},), one weight a sample")
     weight: np.ndarray[Any, Any] = check_array(
         sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"

@@ -41,8 +41,8 @@ def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped
             )
     if labels.dtype.kind == "S":
         raise ValueError(
-            f"Unknown label type: bytes. y: got {labels[0]!r}, expected integers, booleans or strings; decode them, for instance "
-            "with np.char.decode(y)"
+            f"Unknown label type: bytes. y: got {labels[0]!r}, expected integers, booleans or strings; decode them, for "
+            "instance with np.char.decode(y)"
         )
     if labels.dtype.kind not in "iufbUO":
         raise ValueError(f"Unknown label type: {labels.dtype}. y: expected integers, booleans or strings")
