@@ -4,7 +4,6 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -168,8 +167,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         """
         fitted = copy.copy(self)  # a fit that fails leaves the estimator as it was
         fitted._fit(X, y, sample_weight)
-        vars(self).clear()
-        vars(self).update(vars(fitted))
+        self.__dict__ = fitted.__dict__
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -271,11 +269,11 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         return self.fitted_.scores(self._features(X))
 
     def _check_alpha(self, alpha: Any) -> None:
-        if isinstance(alpha, bool) or not isinstance(alpha, Real):
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number):
             raise ValueError(
                 f"reject: got {alpha!r}, expected a number from 0 to 1, the rate of false alarms; None for none"
             )
-        check_fraction("reject", alpha)
+        alpha = check_fraction("reject", float(alpha))
         m = self.n_calibration_
         if 0.0 < alpha < 1.0 / (m + 1):
             warnings.warn(

@@ -12,7 +12,7 @@ from momatch.estimator.scaling import SCALES, Scale
 from momatch.estimator.views import View
 from momatch.validation import check_positive_int
 
-#: A new sample has no class of its own, so scores that need one are not among them.
+#: Of all that `momatch.OutlierDetector` can rank, what the estimator offers.
 _OUTLIER_SCORES = ("auto", "nearest", "density")
 
 
