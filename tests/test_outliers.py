@@ -308,6 +308,19 @@ def test_benjamini_hochberg_does_not_miss_an_exact_tie(fdr):
     assert met > 50
 
 
+def test_benjamini_hochberg_takes_numpy_arrays_and_lists():
+    p_values = np.array([0.01, 0.9, 0.02, 0.04, 0.5])
+    p_values.setflags(write=False)
+    expected = benjamini_hochberg(torch.tensor(p_values.tolist(), dtype=torch.float64), 0.1).tolist()
+    assert any(expected)
+    for numbers in (p_values, p_values.astype(np.float32), p_values.tolist()):
+        named = benjamini_hochberg(numbers, 0.1)
+        assert isinstance(named, np.ndarray)
+        assert named.tolist() == expected
+    with pytest.raises(ValueError, match="p_values: got shape"):
+        benjamini_hochberg(np.ones((2, 2)), 0.1)
+
+
 def test_select_outliers_is_benjamini_hochberg_of_the_p_values():
     head = make_head()
     detector = OutlierDetector(head).calibrate(head.sample(199))

@@ -4,7 +4,7 @@ A higher score means more outlying, everywhere.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -218,14 +218,32 @@ class OutlierDetector(nn.Module):
         return f"score={self.score_name!r}, threshold={self.threshold!r}"
 
 
-def benjamini_hochberg(p_values: Float[Tensor, " n"], fdr: float) -> Bool[Tensor, " n"]:
+@overload
+def benjamini_hochberg(p_values: Float[Tensor, " n"], fdr: float) -> Bool[Tensor, " n"]: ...
+@overload
+def benjamini_hochberg(p_values: Any, fdr: float) -> Any: ...
+def benjamini_hochberg(p_values: Any, fdr: float) -> Any:
     """Which hypotheses to reject so that the expected share of false rejections is at most `fdr`.
 
     Rejects the k smallest p-values, k the largest rank with p_(k) <= k fdr / n.
 
+    Args:
+        p_values: (n,), a tensor; or an array of numpy or a list of numbers, as `MoMatchClassifier` gives them.
+        fdr: false-discovery rate to allow, 0 to 1.
+
+    Returns:
+        True where to reject, (n,): a tensor for a tensor, else an array of numpy.
+
     Raises:
         ValueError: if `fdr` is not within 0 to 1, or there are no p-values.
     """
+    if isinstance(p_values, Tensor):
+        return _smallest(p_values, fdr)
+    # Numbers of Python are float64; an array says what its numbers are.
+    return _smallest(torch.tensor(p_values, dtype=None if hasattr(p_values, "dtype") else torch.float64), fdr).numpy()
+
+
+def _smallest(p_values: Tensor, fdr: float) -> Tensor:
     check_fraction("fdr", fdr)
     n = p_values.numel()
     if p_values.ndim != 1 or n == 0:

@@ -6,6 +6,7 @@ import pytest
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
 
 from momatch import MoMatchClassifier
+from momatch.estimator import EXPECTED_FAILED_CHECKS
 
 #: Enough for the problems that the checks pose, and all of them together in seconds.
 QUICK = {
@@ -33,3 +34,10 @@ def test_sklearn_check(estimator, check):
 @pytest.mark.usefixtures("unchecked")
 def test_with_another_marker_minus_one_is_a_class_like_any_other():
     check_classifiers_classes("MoMatchClassifier", MoMatchClassifier(**QUICK, unlabeled=None))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_check_that_is_said_to_fail_does():
+    assert [*EXPECTED_FAILED_CHECKS] == [check_classifiers_classes.__name__]
+    with pytest.raises((AssertionError, ValueError)):
+        check_classifiers_classes("MoMatchClassifier", MoMatchClassifier(**QUICK))

@@ -123,6 +123,29 @@ def test_p_values_against_their_definition(fitted, problem):
     np.testing.assert_array_equal(fitted.outlier_p_value(away), naive)
 
 
+@unchecked
+def test_a_sample_gets_the_same_answer_alone_and_among_others():
+    rng = np.random.default_rng(4)
+    kinds = rng.integers(0, 2, (8, 12)).astype(float)
+    which = rng.integers(0, 8, 600)
+    X = kinds[which]
+    y = np.full(600, -1)
+    y[:40] = X[:40, 0]
+    model = MoMatchClassifier(random_state=4, steps=20, calibration_fraction=0.5).fit(X, y)
+    alone = [np.concatenate(answers) for answers in zip(*(everything(model, row[None]) for row in kinds), strict=True)]
+    for rows in (X, X[:77], np.asfortranarray(X)):
+        for together, answer in zip(everything(model, rows), alone, strict=True):
+            np.testing.assert_array_equal(together, answer[which[: len(rows)]])
+
+
+def test_rounding_does_not_break_a_tie_with_a_calibration_sample(fitted, problem):
+    # Samples that were calibrated with, moved by less than matters: none may fall below all of its like.
+    X = np.repeat(problem.X, 4, axis=0)
+    p_value = fitted.outlier_p_value(X).reshape(300, 4)
+    near = fitted.outlier_p_value(X * (1 + 1e-13 * np.random.default_rng(0).normal(size=X.shape))).reshape(300, 4)
+    np.testing.assert_array_equal(near, p_value)
+
+
 def test_log_density_against_the_mixture(fitted, problem):
     judge, z = fitted.fitted_.scorer.judge, fitted.transform(problem.X)
     centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()
@@ -155,7 +178,8 @@ def test_a_rejection_that_cannot_happen_says_how_many_samples_it_takes(fitted, p
     assert (fitted.predict(problem.X + 40.0, reject=1 / 29) == -1).all()
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan"), "a", True])
+@unchecked
 def test_alpha_out_of_range(fitted, problem, alpha):
     with pytest.raises(ValueError, match="reject: got"):
         fitted.predict(problem.X, reject=alpha)
@@ -308,6 +332,14 @@ def test_extreme_inputs_get_finite_answers(fitted, problem):
     assert fitted.outlier_p_value(extreme)[:2].tolist() == [1 / 29, 1 / 29]
 
 
+@unchecked
+def test_one_absurd_sample_does_not_spoil_the_fit(quick, problem):
+    X, y = np.concatenate([problem.X, np.full((1, 6), 1e9)]), np.append(problem.y, -1)
+    model = quick.fit(X, y)
+    assert model.score(problem.X, problem.truth) > 0.97
+    assert model.predict(X[-1:], reject=0.05).tolist() == [-1]
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
@@ -328,11 +360,13 @@ def test_extreme_inputs_get_finite_answers(fitted, problem):
         ({"graph_neighbors": -1}, "graph_neighbors"),
         ({"scale": "minmax"}, "scale: got 'minmax', expected one of 'auto', 'global', 'feature'"),
         ({"neighbors": -1}, "neighbors"),
-        ({"neighbors": 1.5}, "neighbors"),
+        ({"neighbors": 1.5}, "neighbors: got 1.5, expected an integer of at least 0"),
+        ({"neighbors": False}, "neighbors: got False, expected an integer"),
         ({"calibration_fraction": 1.0}, "calibration_fraction"),
         ({"calibration_fraction": None}, "calibration_fraction"),
         ({"outlier_score": "nearest", "head": "linear"}, "outlier_score"),
-        ({"outlier_score": "farthest"}, "outlier_score"),
+        ({"outlier_score": "farthest"}, "outlier_score: got 'farthest', expected one of 'auto', 'nearest', 'density'$"),
+        ({"outlier_score": "x"}, "outlier_score: got 'x', expected one of 'auto', 'nearest', 'density'$"),
         ({"moment_order": 1, "head": "linear"}, "moment_order"),
     ],
 )
@@ -348,12 +382,29 @@ def test_settings_that_cannot_be_used(problem, settings, match):
         (np.full(300, -1.0), "got -1.0, expected weights of at least 0"),
         (np.zeros(300), "weight zero for every sample"),
         (np.ones(299), r"got shape \(299,\)"),
+        (2.0, r"sample_weight: got 2.0, expected \(300,\), one weight"),
         (np.full(300, np.nan), "sample_weight contains NaN"),
     ],
 )
-def test_weights_that_cannot_be_used(quick, problem, weight, match):
+def test_weights_that_cannot_be_used(quick, fitted, problem, weight, match):
     with pytest.raises(ValueError, match=match):
         quick.fit(problem.X, problem.y, sample_weight=weight)
+    with pytest.raises(ValueError, match=match):
+        fitted.score(problem.X, problem.y, sample_weight=weight)
+
+
+def test_score_needs_a_labelled_sample_with_weight(fitted, problem):
+    with pytest.raises(ValueError, match="some labelled ones to score on"):
+        fitted.score(problem.X, problem.y, sample_weight=(problem.y == -1).astype(float))
+
+
+@unchecked
+def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted, problem):
+    model = pickle.loads(pickle.dumps(fitted)).set_params(lr=1e30)
+    with pytest.raises(ValueError, match="diverged"):
+        model.fit(pd.DataFrame(problem.X[:, :4], columns=list("abcd")), problem.y % 2)
+    assert not hasattr(model, "feature_names_in_")
+    assert_same(model, fitted, problem.X)
 
 
 def test_divergence_is_an_error(problem):

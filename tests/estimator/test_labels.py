@@ -17,6 +17,11 @@ NAMES = ["cat", "dog", -1, "cat"]
         (NAMES, -1),  # a list, of which numpy makes strings
         (np.array(["cat", "dog", -1, "cat"]), -1),
         (pd.Series(NAMES), -1),
+        (pd.Series(["cat", "dog", "-1", "cat"]), -1),  # out of a file
+        (pd.Series(["cat", "dog", "-1", "cat"], dtype="category"), -1),
+        (pd.Series(["cat", "dog", "-1", "cat"], dtype="string"), np.int64(-1)),
+        (np.array(["cat", "dog", "-1", "cat"], dtype=object), -1),
+        (pl.Series(["cat", "dog", "-1", "cat"], dtype=pl.Categorical), -1),
         (pd.Series(["cat", "dog", None, "cat"]), None),
         (pd.Series(["cat", "dog", pd.NA, "cat"], dtype="string"), None),
         (pd.Series(["cat", "dog", None, "cat"], dtype="category"), float("nan")),
@@ -31,6 +36,15 @@ def test_names_with_a_marker(y, unlabeled):
     assert codes.tolist() == [0, 1, -1, 0]
 
 
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy 2")
+def test_strings_of_any_length():
+    for marker, dtype in (("-1", np.dtypes.StringDType()), (None, np.dtypes.StringDType(na_object=None))):
+        y = np.array(["cat", "dog", marker, "cat"], dtype=dtype)
+        classes, codes = encode_labels(*split_labels(y, -1 if marker else None))
+        assert classes.tolist() == ["cat", "dog"]
+        assert codes.tolist() == [0, 1, -1, 0]
+
+
 @pytest.mark.parametrize(
     ("y", "unlabeled", "classes", "codes"),
     [
@@ -43,6 +57,10 @@ def test_names_with_a_marker(y, unlabeled):
         (pd.Series([3, pd.NA, 7, 3], dtype="Int64"), None, [3, 7], [0, -1, 1, 0]),
         (np.array([True, False, True, True]), -1, [False, True], [1, 0, 1, 1]),
         (np.array([True, -1, False, True], dtype=object), -1, [False, True], [1, -1, 0, 1]),
+        (np.array([True, False, True, True]), 0, [False, True], [1, 0, 1, 1]),  # False is no 0
+        (np.array([True, 0, False, True], dtype=object), 0, [False, True], [1, -1, 0, 1]),
+        ([1, 0, 1, 1], False, [0, 1], [1, 0, 1, 1]),
+        (np.array([True, False, True, True]), False, [True], [0, -1, 0, 0]),
     ],
 )
 def test_numbers_with_a_marker(y, unlabeled, classes, codes):
@@ -61,6 +79,9 @@ def test_numbers_with_a_marker(y, unlabeled, classes, codes):
         (np.array(["cat", 3, -1], dtype=object), -1, "different kinds.*unlabeled"),
         (np.array(["cat", None, "dog"], dtype=object), -1, "different kinds.*None for missing"),
         (np.array([0, 1], dtype="M8[D]"), -1, "Unknown label type"),
+        (np.array([b"cat", b"-1"]), -1, "bytes.*np.char.decode"),
+        (np.array([b"cat", -1], dtype=object), -1, "bytes.*np.char.decode"),
+        (pd.Series(["cat", pd.NA, "dog"], dtype="string"), -1, "different kinds.*None for missing"),
         ([[0, 1], [1, 0]], -1, "1d array"),
     ],
 )
@@ -86,6 +107,8 @@ def test_labels_are_needed():
         (np.array(["a", "b"]), "something else", ["a", "something else", "b"], "U"),
         (np.array(["a", "b"]), -1, ["a", -1, "b"], "O"),
         (np.array([0, 1]), "odd", [0, "odd", 1], "O"),
+        (np.array([0, 1]), np.int64(-1), [0, -1, 1], "i"),
+        (np.array([0.0, 1.0]), np.float32(9.0), [0.0, 9.0, 1.0], "f"),
     ],
 )
 def test_rejected_samples_carry_their_label(classes, label, expected, kind):

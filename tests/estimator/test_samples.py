@@ -42,23 +42,49 @@ def test_sums_of_broken_weights_do_not_depend_on_the_order(rng):
     assert len(sums) == 1
 
 
-def test_held_out_observations_leave_the_unlabelled_ones_alone(rng):
+def test_held_out_samples_leave_with_their_copies_and_the_labelled_ones_alone(rng):
     x, codes = rng.normal(size=(100, 2)), np.repeat([-1, 0, 1], [80, 10, 10])
     samples = weighted_set(x.repeat(2, 0), codes.repeat(2), np.ones(200))
     training, held_out, source = hold_out(samples, 0.25, seed=3)
     assert source == "unlabeled"
-    assert held_out.shape == (40, 2)
+    assert held_out.shape == (20, 2)
+    assert not {*map(tuple, held_out)} & {*map(tuple, training.x)}
     assert training.weight.sum() == 160
     assert training.weight[training.codes >= 0].sum() == 40
-    # Observations are conserved: what was held out and what is left make up the whole.
+    # Samples are conserved: what was held out and what is left make up the whole.
     whole = weighted_set(
         np.concatenate([training.x, held_out]),
-        np.concatenate([training.codes, np.full(40, -1)]),
-        np.concatenate([training.weight, np.ones(40)]),
+        np.concatenate([training.codes, np.full(20, -1)]),
+        np.concatenate([training.weight, np.full(20, 2.0)]),
     )
     np.testing.assert_array_equal(whole.x, samples.x)
     np.testing.assert_array_equal(whole.weight, samples.weight)
     assert not np.array_equal(held_out, hold_out(samples, 0.25, seed=4)[1])
+    # Which ones leave is a matter of the samples: weights that are all alike say nothing.
+    once = weighted_set(x, codes, np.ones(100))
+    np.testing.assert_array_equal(held_out, hold_out(once, 0.25, seed=3)[1])
+
+
+def test_a_sample_that_has_most_of_the_weight_stays(rng):
+    x, weight = rng.normal(size=(100, 2)), np.ones(100)
+    weight[7] = 1e6
+    samples = weighted_set(x, np.full(100, -1), weight)
+    for seed in range(20):
+        training, held_out, _ = hold_out(samples, 0.1, seed=seed)
+        assert tuple(x[7]) in {*map(tuple, training.x)}
+        assert len(held_out) == 10
+    # Of eight kinds none can be spared where a tenth is to go; of ten, one can.
+    for kinds, source in ((8, "training"), (10, "unlabeled")):
+        samples = weighted_set(np.repeat(x[:kinds], 30, 0), np.full(30 * kinds, -1), np.full(30 * kinds, 0.1))
+        assert hold_out(samples, 0.1, seed=0)[2] == source
+
+
+def test_a_sample_that_is_also_there_with_a_label_is_not_held_out(rng):
+    x = rng.normal(size=(40, 2))
+    samples = weighted_set(np.concatenate([x, x[:20]]), np.repeat([-1, 0], [40, 20]), np.ones(60))
+    training, held_out, _ = hold_out(samples, 0.9, seed=0)
+    assert len(held_out) == 18
+    assert not {*map(tuple, held_out)} & {*map(tuple, training.x)}
 
 
 def test_weights_that_are_no_counts_hold_out_whole_samples(rng):
@@ -93,5 +119,6 @@ def test_nothing_to_spare(rng):
 
 
 def test_calibration_is_bounded(rng):
-    samples = weighted_set(rng.normal(size=(50, 1)), np.full(50, -1), np.full(50, 1e6))
-    assert len(hold_out(samples, 0.1, seed=0)[1]) == MAX_CALIBRATION
+    n = MAX_CALIBRATION + 1000
+    samples = weighted_set(rng.normal(size=(n, 1)), np.full(n, -1), np.ones(n))
+    assert len(hold_out(samples, 0.95, seed=0)[1]) == MAX_CALIBRATION

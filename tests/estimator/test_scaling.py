@@ -62,3 +62,34 @@ def test_extreme_values(rng, scale):
     assert np.isfinite(scaling(x)).all()
     assert np.abs(scaling(x)).max() > 1
     assert np.isfinite(scaling(np.full((1, 2), -1.7e308))).all()
+
+
+@pytest.mark.parametrize("scale", ["auto", "global", "feature"])
+@pytest.mark.parametrize("absurd", [1e4, -1e9, 1e300])
+def test_one_absurd_row_does_not_decide_the_scale(rng, scale, absurd):
+    x = rng.normal(size=(400, 3))
+    plain = scaling_of(x, scale)(x)
+    spoilt = np.concatenate([x, np.full((1, 3), absurd)])
+    scaled = scaling_of(spoilt, scale)(spoilt)
+    np.testing.assert_allclose(scaled[:-1].std(0) / plain.std(0), 1.0, atol=0.7)
+    assert (np.abs(scaled[-1]) > 10).all()  # and is far away still
+    assert (np.abs(scaled[-1]) < 50).all()
+
+
+def test_rare_and_repeated_values_are_believed(rng):
+    x = np.zeros((200, 4))
+    x[0, 0] = 1e6  # the one value that is not 0
+    x[:20, 1] = 10.0 ** np.arange(20)  # a twentieth of those that are not 0 may be anything
+    x[:, 2] = np.where(rng.random(200) < 0.5, 0.1 + 0.2, 0.3)  # rounding
+    x[0, 2] = 5.0
+    x[:, 3] = rng.normal(size=200)
+    scaling = scaling_of(x, "feature")
+    assert ((scaling.low < x.min(0)) & (scaling.high > x.max(0))).all()
+    weighted = scaling_of(x[:30], "feature", np.arange(1.0, 31.0))
+    repeated = scaling_of(x[:30].repeat(np.arange(1, 31), 0), "feature")
+    np.testing.assert_array_equal(weighted.high, repeated.high)
+
+
+def test_subnormal_values():
+    x = np.array([[5e-324], [1e-323], [0.0], [1e-322]])
+    assert np.isfinite(scaling_of(x, "feature")(x)).all()

@@ -1,5 +1,6 @@
 """`MoMatchClassifier`: few labels, many vectors, and a classifier that says "I don't know" (docs/estimator.md)."""
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeatures
 from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
 from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import encode_labels, mark_rejected, split_labels
@@ -59,7 +59,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         lr: learning rate of AdamW, falling as a cosine.
         weight_decay: of the encoder's weights.
         ema_decay: of the averaged model that predicts.
-        calibration_fraction: share of the unlabelled samples that is kept out of training to calibrate p-values.
+        calibration_fraction: share of the distinct unlabelled samples that is kept out of training to calibrate p-values.
         outlier_score: what p-values rank: "nearest" (Mahalanobis distance to the nearest center) or "density" (-log p(x));
             "auto": nearest, and density for the linear head.
         unlabeled: what `y` holds for unlabelled samples; None for missing values (None, NaN, NA).
@@ -157,7 +157,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         Args:
             X: features, (n, F), dense and finite.
             y: class of each sample, `unlabeled` where it is not known.
-            sample_weight: how often each sample counts; 0 leaves it out. None for 1 each.
+            sample_weight: how often each sample counts in training; 0 leaves it out. None for 1 each.
 
         Returns:
             This estimator.
@@ -165,6 +165,12 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         Raises:
             ValueError: if a setting, `X`, `y` or `sample_weight` cannot be used, or training diverged.
         """
+        fitted = copy.copy(self)  # a fit that fails leaves the estimator as it was
+        fitted._fit(X, y, sample_weight)
+        self.__dict__ = fitted.__dict__
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         settings = read_settings(self.get_params(deep=False))
         if y is None:
             validate_data(self, X, y)  # scikit-learn's own words for a missing y
@@ -178,7 +184,6 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self.calibration_source_ = self.fitted_.calibration_source
         self.n_calibration_ = len(self.fitted_.scorer.calibration_scores)
         self._n_features_out = self.fitted_.scorer.head.embedding_dim
-        return self
 
     def predict(self, X: Any, *, reject: float | None = None) -> Shaped[np.ndarray, " n"]:
         """The class of each sample.
@@ -215,7 +220,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             ValueError: if `X` does not fit the training data.
             NotFittedError: before `fit`.
         """
-        return self._embed(X).numpy()
+        check_is_fitted(self)
+        return self.fitted_.embed(self._features(X)).numpy()
 
     def score_samples(self, X: Any) -> Float64[np.ndarray, " n"]:
         """log p(x) of each sample's embedding, under the mixture fitted to the classes; for a linear head, its negative energy.
@@ -241,28 +247,33 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         """Accuracy over the labelled samples; unlabelled ones are left out, so that cross-validation works with them.
 
         Raises:
-            ValueError: if no sample is labelled, or `X` or `y` cannot be used.
+            ValueError: if no sample is labelled, or `X`, `y` or `sample_weight` cannot be used.
             NotFittedError: before `fit`.
         """
         predicted = self.predict(X)
         check_consistent_length(predicted, y)
         known, labels = split_labels(y, self.unlabeled)
-        if not len(labels):
-            raise ValueError(f"y: got {len(known)} unlabelled samples, expected some labelled ones to score on")
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(accuracy_score(labels, predicted[known], sample_weight=weight))
+        weight = _check_weight(sample_weight, len(known))[known]
+        if not weight.any():
+            raise ValueError(
+                f"y: got {len(known)} samples without a label or without weight, expected some labelled ones to score on"
+            )
+        return float(accuracy_score(labels, predicted[known], sample_weight=None if sample_weight is None else weight))
 
-    def _embed(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        return self.fitted_.embed(validate_data(self, X, reset=False, dtype=np.float64))
+    def _features(self, X: Any) -> Float64[np.ndarray, "n F"]:
+        features: np.ndarray[Any, Any] = validate_data(self, X, reset=False, dtype=np.float64)
+        return features
 
     def _scores(self, X: Any) -> Scores:
-        z = self._embed(X)
-        scores: Scores = self.fitted_.scorer(z)
-        return scores
+        check_is_fitted(self)
+        return self.fitted_.scores(self._features(X))
 
-    def _check_alpha(self, alpha: float) -> None:
-        check_fraction("reject", alpha)
+    def _check_alpha(self, alpha: Any) -> None:
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number):
+            raise ValueError(
+                f"reject: got {alpha!r}, expected a number from 0 to 1, the rate of false alarms; None for none"
+            )
+        alpha = check_fraction("reject", float(alpha))
         m = self.n_calibration_
         if 0.0 < alpha < 1.0 / (m + 1):
             warnings.warn(
@@ -281,6 +292,8 @@ def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:
     """
     if sample_weight is None:
         return np.ones(n)
+    if np.asarray(sample_weight).ndim == 0:
+        raise ValueError(f"sample_weight: got {sample_weight!r}, expected ({n},), one weight a sample")
     weight: np.ndarray[Any, Any] = check_array(
         sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
     )

@@ -1,6 +1,7 @@
 """One fit, from the weighted set of samples to a network, its scaling and a calibrated scorer."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -17,10 +18,12 @@ from momatch.estimator.views import VectorViews
 from momatch.evaluate import Outputs, confident_samples, refit_head
 from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
 from momatch.neighbors import nearest_neighbors, reach, spread_labels
-from momatch.scoring import Scorer
+from momatch.scoring import Scorer, Scores
 
-#: Rows that go through the network at a time: memory is bounded for any number of samples.
-_CHUNK = 8192
+#: Rows that go through the network at a time, always as many: what a matrix product rounds to depends on its shape.
+_CHUNK = 256
+#: Scores that differ by this share of themselves (of 1, where they are smaller) are a tie: less is rounding.
+_TIE = 1e-7
 #: Up to which neighbour "near" goes: views are measured by the distance to that one.
 REACH_NEIGHBORS = 10
 
@@ -31,8 +34,7 @@ class Fitted:
 
     Attributes:
         scaling: features to standard deviations.
-        classifier: from there to embeddings and log joints, in float64: a prediction must not depend, by rounding, on which
-            other samples are predicted with it.
+        classifier: from there to embeddings and log joints, in float64.
         scorer: labels, posterior, log density and p-values from embeddings.
         calibration_source: "unlabeled", "labeled" or "training".
     """
@@ -45,6 +47,13 @@ class Fitted:
     def embed(self, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
         """Embeddings of features as they come."""
         return embed(self.classifier, self.scaling(x))
+
+    def scores(self, x: Float64[np.ndarray, "n F"]) -> Scores:
+        """What is said about features as they come; of each sample the same, whichever others are asked about with it."""
+        z = self.embed(x)
+        parts = [self.scorer(chunk) for chunk in _chunks(z)]
+        whole = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Scores)}
+        return Scores(**{name: values[: len(z)] for name, values in whole.items()})
 
 
 def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed: int) -> Fitted:
@@ -65,13 +74,24 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     assert judge is None or isinstance(judge, AAGMM | KMeans), "a copy of it"
     scorer = Scorer(head, judge, score=settings.outlier_score)
     scorer.calibrate(embed(classifier, scaling(held_out)))
+    # A sample that ties with a calibration sample must not lose by rounding: ties go to the larger p-value.
+    scores = scorer.calibration_scores
+    scorer.detector.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source)
 
 
 @torch.no_grad()
 def embed(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
     """Embeddings of standardised features."""
-    return torch.cat([classifier.embed(chunk) for chunk in torch.from_numpy(x).split(_CHUNK)])
+    return torch.cat([classifier.embed(chunk) for chunk in _chunks(torch.from_numpy(x))])[: len(x)]
+
+
+def _chunks(rows: Float[Tensor, "n d"]) -> Iterator[Float[Tensor, "chunk d"]]:
+    """The rows in tables of one shape and memory layout, the last filled up with zeros."""
+    for chunk in rows.split(_CHUNK):
+        table = rows.new_zeros(_CHUNK, rows.shape[1])
+        table[: len(chunk)] = chunk
+        yield table
 
 
 def _train(training: WeightedSet, scaling: Scaling, settings: Settings, *, num_classes: int, seed: int) -> Classifier:
@@ -112,7 +132,10 @@ def _train(training: WeightedSet, scaling: Scaling, settings: Settings, *, num_c
 def _refit(
     classifier: Classifier, table: Float64[np.ndarray, "n F"], training: WeightedSet, cutoff: float
 ) -> GaussianMixtureHead | None:
-    """The mixture in closed form over the samples that the trained model is sure of; it judges outliers."""
+    """The mixture in closed form over the samples that the trained model is sure of; it judges outliers.
+
+    Each distinct sample counts once, as in calibration.
+    """
     z = embed(classifier, table)
     with torch.no_grad():
         outputs = Outputs(z, classifier.head(z))

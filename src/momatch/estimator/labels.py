@@ -16,8 +16,8 @@ def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped
 
     Args:
         y: one label a sample: numbers, booleans or strings, `unlabeled` among them.
-        unlabeled: the marker. None or NaN mean missing values: None, NaN, pandas' NA. In an array of strings the marker may
-            have become one: numpy makes "-1" of the -1 in ``np.array(["cat", -1])``.
+        unlabeled: the marker. None or NaN mean missing values: None, NaN, pandas' NA. Among strings the marker may have become
+            one: numpy makes "-1" of the -1 in ``np.array(["cat", -1])``, and so does a file of comma-separated values.
 
     Returns:
         True for labelled samples, (n,), and the labels of those, (m,).
@@ -26,11 +26,9 @@ def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped
         ValueError: if `y` is not one label a sample, mixes names and numbers, or has labels that are no classes.
     """
     y = np.asarray(column_or_1d(y, warn=True))
-    if _is_missing(unlabeled):
-        known = np.array([not _is_missing(label) for label in y.tolist()], dtype=bool)
-    else:
-        marker = str(unlabeled) if y.dtype.kind in "US" else unlabeled
-        known = np.broadcast_to(np.asarray(y != marker, dtype=bool), y.shape)
+    if y.dtype.kind == "T":  # numpy's strings of any length, which may hold missing values
+        y = y.astype(object)
+    known = ~_marked(y, unlabeled)
     labels = y[known]
     if labels.dtype.kind == "O":
         labels = _of_one_kind(labels)
@@ -41,7 +39,12 @@ def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped
                 f"Unknown label type: continuous. y: got {labels[labels != np.floor(labels)][0]}, expected classes: "
                 "integers, booleans or strings; this is a classifier, not a regressor"
             )
-    if labels.dtype.kind not in "iufbUSO":
+    if labels.dtype.kind == "S":
+        raise ValueError(
+            f"Unknown label type: bytes. y: got {labels[0]!r}, expected integers, booleans or strings; decode them, for "
+            "instance with np.char.decode(y)"
+        )
+    if labels.dtype.kind not in "iufbUO":
         raise ValueError(f"Unknown label type: {labels.dtype}. y: expected integers, booleans or strings")
     return known, labels
 
@@ -83,6 +86,8 @@ def mark_rejected(
         ValueError: if `label` is one of the classes.
     """
     numeric = classes.dtype.kind in "iufb"
+    if isinstance(label, np.generic):
+        label = label.item()
     if label is None:
         label = REJECTED_NUMBER if numeric else REJECTED_NAME
     if label in classes.tolist():
@@ -98,6 +103,24 @@ def mark_rejected(
     marked = predicted.astype(dtype)
     marked[rejected] = label
     return marked
+
+
+def _marked(y: Shaped[np.ndarray, " n"], unlabeled: Any) -> Bool[np.ndarray, " n"]:
+    """Where the unlabelled marker stands."""
+    values = y.tolist()
+    marker = unlabeled.item() if isinstance(unlabeled, np.generic) else unlabeled
+    if _is_missing(marker):
+        return np.array([_is_missing(value) for value in values], dtype=bool)
+    # False is no 0: truth values are marked by one of their own alone.
+    marked = [_same(value, marker) for value in values]
+    if all(isinstance(value, str) for value, found in zip(values, marked, strict=True) if not found):
+        marked = [found or value == str(marker) for value, found in zip(values, marked, strict=True)]
+    return np.array(marked, dtype=bool)
+
+
+def _same(value: Any, marker: Any) -> bool:
+    of_one_kind = isinstance(value, bool | np.bool_) == isinstance(marker, bool)
+    return of_one_kind and not _is_missing(value) and bool(value == marker)
 
 
 def _of_one_kind(labels: Shaped[np.ndarray, " m"]) -> Shaped[np.ndarray, " m"]:

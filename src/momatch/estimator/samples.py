@@ -5,14 +5,15 @@ that follows (scaling, batches, held-out samples) reads the set alone, so a fit 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 #: More calibration samples would make p-values finer than anybody's alpha.
 MAX_CALIBRATION = 10_000
-#: Whole weights count as repetitions up to this total, what numpy's hypergeometric draws can take.
-_MAX_REPETITIONS = 1e9
+#: Ten samples of weight 1 have a tenth of the weight each, by whatever sum that was found.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,9 @@ class WeightedSet:
     def __len__(self) -> int:
         return len(self.x)
 
-    @property
-    def repetitions(self) -> Int64[np.ndarray, " n"]:
-        """How many observations each sample stands for: its weight where all weights are whole numbers, else 1."""
-        whole = bool(np.all(self.weight == np.floor(self.weight))) and self.weight.sum() < _MAX_REPETITIONS
-        return self.weight.astype(np.int64) if whole else np.ones(len(self), dtype=np.int64)
-
-    def without(self, taken: Int64[np.ndarray, " n"]) -> "WeightedSet":
-        """The set after `taken` observations of each sample have left it."""
-        keep = taken < self.repetitions
-        return WeightedSet(self.x[keep], self.codes[keep], (self.weight - taken)[keep])
+    def where(self, keep: Bool[np.ndarray, " n"]) -> "WeightedSet":
+        """These samples of the set."""
+        return WeightedSet(self.x[keep], self.codes[keep], self.weight[keep])
 
 
 def weighted_set(
@@ -61,32 +55,46 @@ def weighted_set(
 
 
 def hold_out(samples: WeightedSet, fraction: float, seed: int) -> tuple[WeightedSet, Float64[np.ndarray, "m F"], str]:
-    """Keep a share of the observations out of training, against which outliers can be judged.
+    """Keep a share of the samples out of training, against which outliers can be judged.
 
-    Labels are precious: only unlabelled observations leave, unless there are none. Labelled ones leave where there are plenty,
+    A sample leaves with all its copies and counts once: what the model was trained on says nothing about new samples, and a
+    weight of ten does not make one observation ten.
+
+    Labels are precious: only unlabelled samples leave, unless there are none. Labelled ones leave where there are plenty,
     50 a class on average and no class losing half of its own.
 
     Args:
         samples: everything.
-        fraction: of the observations to keep out, 0 to below 1.
+        fraction: of the samples to keep out, 0 to below 1.
         seed: of the choice.
 
     Returns:
-        What is left to train on; the features of held-out observations, (m, F), m at most `MAX_CALIBRATION`; and whether they
+        What is left to train on; the features of held-out samples, (m, F), m at most `MAX_CALIBRATION`; and whether they
         are "unlabeled", "labeled", or none can be spared and they are those of "training".
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed))
-    repetitions = samples.repetitions
     is_labeled = samples.codes >= 0
     source = "labeled" if is_labeled.all() else "unlabeled"
-    candidates = np.where(is_labeled == (source == "labeled"), repetitions, 0)
+    candidates = _spare(samples, is_labeled == (source == "labeled"), fraction)
     m = min(round(fraction * int(candidates.sum())), MAX_CALIBRATION)
     if m == 0:
         return samples, samples.x, "training"
-    taken = rng.multivariate_hypergeometric(candidates, m, method="marginals")
+    taken = rng.multivariate_hypergeometric(candidates.astype(np.int64), m, method="marginals") > 0
     if source == "labeled":
-        per_class = np.bincount(samples.codes, weights=repetitions)
-        lost = np.bincount(samples.codes, weights=taken)
+        per_class = np.bincount(samples.codes)
+        lost = np.bincount(samples.codes[taken], minlength=len(per_class))
         if per_class.sum() < 50 * len(per_class) or bool(np.any(2 * lost >= per_class)):
             return samples, samples.x, "training"
-    return samples.without(taken), np.repeat(samples.x, taken, axis=0), source
+    return samples.where(~taken), samples.x[taken], source
+
+
+def _spare(samples: WeightedSet, among: Bool[np.ndarray, " n"], fraction: float) -> Bool[np.ndarray, " n"]:
+    """Which of the samples `among` all may be held out.
+
+    Not those that would stay in training under another label, nor one that alone has more than the share of the weight that is
+    to be spared: training could not do without it.
+    """
+    _, which, copies = np.unique(samples.x, axis=0, return_inverse=True, return_counts=True)
+    share = samples.weight / samples.weight[among].sum()
+    spare: np.ndarray[Any, Any] = among & (copies[which.reshape(-1)] == 1) & (share <= fraction * (1.0 + _ROUNDING))
+    return spare

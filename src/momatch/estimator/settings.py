@@ -12,6 +12,9 @@ from momatch.estimator.scaling import SCALES, Scale
 from momatch.estimator.views import View
 from momatch.validation import check_positive_int
 
+#: Of all that `momatch.OutlierDetector` can rank, what the estimator offers.
+_OUTLIER_SCORES = ("auto", "nearest", "density")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -52,12 +55,12 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
     """
     # Grids of parameters are often numpy arrays; their elements are not Python's numbers.
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
+    for name, choices in {"encoder": ENCODERS, "scale": SCALES, "outlier_score": _OUTLIER_SCORES}.items():
+        if given[name] not in choices:
+            raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
     known = {field.name for field in fields(TrainConfig)}
     chosen = {name: value for name, value in given.items() if name in known}
     config = TrainConfig(optimizer="adamw", refit=True).updated(chosen).resolved()
-    for name, choices in {"encoder": ENCODERS, "scale": SCALES}.items():
-        if given[name] not in choices:
-            raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
     if config.outlier_score not in ("nearest", "density") or (config.head, config.outlier_score) == (
         "linear",
         "nearest",
@@ -96,7 +99,10 @@ def _sizes(given: Any) -> tuple[int, ...]:
 
 
 def _count(name: str, given: Mapping[str, Any]) -> int:
-    return check_positive_int(f"{name} (0 for none)", given[name]) if given[name] != 0 else 0
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name}: got {value!r}, expected an integer of at least 0; 0 for none")
+    return value
 
 
 def _amount(name: str, given: Mapping[str, Any], largest: float = 1e6) -> float:
