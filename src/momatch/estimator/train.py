@@ -16,8 +16,8 @@ from momatch.estimator.views import VectorViews, View
 from momatch.heads import AAGMM, MAX_LOG_VARIANCE, KMeans, Linear
 from momatch.training.ema import AveragedModel
 from momatch.training.objective import Embeddings, Guide, Losses
+from momatch.training.objective_setup import build_objective
 from momatch.training.optim import build_optimizer, learning_rate, set_learning_rate
-from momatch.training.setup import build_objective
 
 #: Steps between updates of the progress line.
 _SHOWN_EVERY = 25

@@ -1,6 +1,5 @@
 """From a config to everything that a step needs: data, views, classifier, objective, optimiser."""
 
-import copy
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,6 @@ from torch import Tensor
 from momatch.augment import StrongAugment, View, WeakAugment
 from momatch.classifier import Classifier
 from momatch.config import TrainConfig
-from momatch.constraints import KLConstraint, MMDConstraint
 from momatch.data.batches import BatchStream
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
@@ -21,9 +19,6 @@ from momatch.data.rows import Examples, ImageRows
 from momatch.data.splits import SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.heads import AAGMM, KMeans, Linear
-from momatch.moments import MomentConstraint
-from momatch.outliers import OutlierDetector
-from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
 from momatch.training.ema import AveragedModel
 from momatch.training.features import (
     build_whole,
@@ -36,7 +31,7 @@ from momatch.training.features import (
 from momatch.training.guide import neighbor_guide
 from momatch.training.model_facts import ModelFacts
 from momatch.training.model_files import build_classifier
-from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
+from momatch.training.objective_setup import build_objective
 from momatch.training.optim import build_optimizer
 from momatch.training.processes import Processes
 from momatch.training.sources import CalibrationImages, load_images, part_classes, split_images
@@ -240,55 +235,6 @@ def build_step(
         ),
         processes=processes,
     )
-
-
-def build_objective(
-    config: TrainConfig, head: AnyHead, pool_size: int, processes: Processes | None = None
-) -> Objective:
-    """The loss as the resolved config says; outliers are judged by a copy of the head if it is to be refitted."""
-    detector = None
-    if config.outliers != "none" and config.policy != "supervised":
-        assert config.outlier_score != "auto", "resolved"
-        judge = copy.deepcopy(head).requires_grad_(False) if config.outlier_refit_interval else head
-        detector = OutlierDetector(
-            judge,
-            score=config.outlier_score,
-            threshold=config.outliers,
-            percentile=config.outlier_percentile,
-            quantile=config.outlier_quantile,
-        )
-    return Objective(
-        _policy(config, head.num_classes, pool_size),
-        _constraint(config),
-        detector,
-        constraint_weight=config.moment_weight,
-        unlabeled_weight=config.unlabeled_weight,
-        fairness_weight=config.fairness_weight,
-        assign_labeled=config.moment_assignment,
-        processes=processes,
-    )
-
-
-def _policy(config: TrainConfig, num_classes: int, pool_size: int) -> AnyPolicy | None:
-    if config.policy == "supervised":
-        return None
-    if config.policy == "fixmatch":
-        return FixMatchPolicy(cutoff=config.cutoff)
-    if config.policy == "flexmatch":
-        return FlexMatchPolicy(num_classes, pool_size, cutoff=config.cutoff)
-    policy = POLICIES[config.policy]
-    assert not issubclass(policy, FixMatchPolicy | FlexMatchPolicy)
-    return policy(num_classes)
-
-
-def _constraint(config: TrainConfig) -> AnyConstraint | None:
-    if not config.moment_order:
-        return None
-    if config.constraint == "mmd":
-        return MMDConstraint(whiten=config.moment_whiten)
-    if config.constraint == "kl":
-        return KLConstraint(whiten=config.moment_whiten)
-    return MomentConstraint(config.moment_order, whiten=config.moment_whiten, variant=config.moment_variant)
 
 
 def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelFacts:
