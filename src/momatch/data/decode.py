@@ -178,12 +178,13 @@ def decode_for(source: str | Image.Image, shape: tuple[int, int, int]) -> UInt8[
 
 
 def check_regular(path: str) -> None:
-    """Refuse what is no file: a pipe would be waited for until somebody writes into it.
+    """Refuse pipes, sockets and devices: a pipe would be waited for until somebody writes into it.
 
     Raises:
-        OSError: if it is none, or not there.
+        OSError: if it is one, or not there. (Of a folder Pillow says what it is.)
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "it is no regular file")
 
 
