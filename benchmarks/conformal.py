@@ -182,9 +182,9 @@ def main():
         for judge, by_seed in found.items():
             for share, fdr in by_seed[0][0]:
                 false = [[split[share, fdr][0] for split in splits] for splits in by_seed]
-                power = statistics.mean(split[share, fdr][1] for splits in by_seed for split in splits)
+                named = statistics.mean(split[share, fdr][1] for splits in by_seed for split in splits)
                 facts = {"what": "BH, false discoveries", "judge": judge, "images": images}
-                more = {"outliers_in_batch": f"{share:.0%}", "outliers_named": f"{power:.0%}"}
+                more = {"outliers_in_batch": f"{share:.0%}", "outliers_named": f"{named:.0%}"}
                 found_rows.append(row(false, **facts, level=fdr, bound=fdr * (1 - share), **more))
     table = [*alarm_rows, *as_used(runs), *found_rows]
     checked = alarm_rows + found_rows
