@@ -41,6 +41,9 @@ benchmarks: $(INSTALLED)
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/estimator.py digits
+	$(BIN)/python benchmarks/conformal.py
+	$(BIN)/python benchmarks/predict.py
 
 # The pictures of docs/figures; the last one trains four runs on digits where runs/ does not hold them yet.
 figures: $(INSTALLED)
