@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from momatch.augment.draws import below, draw
+from momatch.augment.draws import below
 from momatch.augment.views import View
 
 
@@ -44,15 +44,6 @@ class CachedView(View):
         """
         if images.shape[1] < self.first + self.count:
             raise ValueError(f"images: got {images.shape[1]} views, expected at least {self.first + self.count}")
-        draws = draw(
-            len(images),
-            1,
-            seed=seed,
-            step=step,
-            view=self.default_view if view is None else view,
-            offset=offset,
-            stride=stride,
-            device=images.device,
-        )
+        draws = self._draws(images, 1, view, seed=seed, step=step, offset=offset, stride=stride)
         chosen = self.first + below(draws[:, 0], self.count)  # (n,)
         return images[torch.arange(len(images), device=images.device), chosen]

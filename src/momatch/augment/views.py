@@ -41,6 +41,11 @@ class View(ABC):
     ) -> Shaped[Tensor, "..."]:
         """One view of each sample: a function of the samples and the numbers alone."""
 
+    def _draws(self, images: Tensor, count: int, view: int | None, **numbers: int) -> Int64[Tensor, "n {count}"]:
+        """`count` random numbers a sample, of this view unless the caller says which; `numbers` as for `draw`."""
+        view = self.default_view if view is None else view
+        return draw(len(images), count, view=view, device=images.device, **numbers)
+
 
 class _ImageView(View):
     """What weak and strong share: checks, draws, and conversion to bytes and back."""
@@ -87,16 +92,7 @@ class _ImageView(View):
         _check(images)
         if images.shape.numel() == 0:
             return images.clone()
-        draws = draw(
-            len(images),
-            self.num_draws,
-            seed=seed,
-            step=step,
-            view=self.default_view if view is None else view,
-            offset=offset,
-            stride=stride,
-            device=images.device,
-        )
+        draws = self._draws(images, self.num_draws, view, seed=seed, step=step, offset=offset, stride=stride)
         if images.dtype == torch.uint8:
             return self.apply(images, draws)
         levels = (images.float() * 255).round().clamp(0, 255).to(torch.uint8)

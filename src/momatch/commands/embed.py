@@ -1,8 +1,6 @@
 """``momatch embed``: images once through a backbone, so that training takes seconds."""
 
 import shlex
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from momatch.commands.warned import warnings_said
 from momatch.config import Device
 
 if TYPE_CHECKING:
@@ -79,11 +78,8 @@ def main(argv: Sequence[str]) -> int:
 
     keep_large_blocks()
     options = EmbedOptions(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings_said("embed"):
         embedded = embed(options)
-    for warning in caught:
-        print(f"momatch embed: warning: {warning.message}", file=sys.stderr)
     for line in summary(embedded):
         print(line)
     return 0

@@ -1,7 +1,5 @@
 """``momatch evaluate``: figures about a trained classifier, as tables and as JSON."""
 
-import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from momatch.commands.evaluate_tables import tables
+from momatch.commands.warned import warnings_said
 from momatch.training.durable import json_bytes, replace_files
 
 
@@ -52,8 +51,7 @@ def main(argv: Sequence[str]) -> int:
     from momatch.training.run import Run
 
     keep_large_blocks()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings_said("evaluate"):
         figures = evaluate_run(
             Run.load(arguments.run),
             dataset=arguments.dataset,
@@ -63,8 +61,6 @@ def main(argv: Sequence[str]) -> int:
             outliers=arguments.outliers,
             batch_size=arguments.batch_size,
         )
-    for warning in caught:
-        print(f"momatch evaluate: warning: {warning.message}", file=sys.stderr)
     for line in tables(figures):
         print(line)
     if path is not None:

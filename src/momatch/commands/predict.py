@@ -4,7 +4,6 @@ import math
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from momatch.commands.warned import say_warning, warnings_said
 from momatch.training.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.out is not None:
         check_target(arguments.out, overwrite=arguments.overwrite, inputs=arguments.paths)
     model = load_trained(arguments.run)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings_said("predict"):
         sources = find_sources(arguments.paths, arguments.data_dir)
-    for warning in (*(str(one.message) for one in caught), *_warnings(model, arguments)):
-        print(f"momatch predict: warning: {warning}", file=sys.stderr)
+    for message in _warnings(model, arguments):
+        say_warning("predict", message)
     keep_large_blocks()
     settings = Settings(
         alpha=_ALPHA if arguments.alpha is None else arguments.alpha,

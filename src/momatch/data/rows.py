@@ -149,6 +149,10 @@ class ImageRows:
             return self
         return ImageRows([source[:, :1] for source in self.sources], self.rows, pictures=self._pictures)
 
+    def even_share(self, at_most: int) -> "ImageRows":
+        """Every so many-th row, `at_most` of them."""
+        return self.select(torch.arange(0, len(self), max(1, -(-len(self) // at_most))))
+
     def append(self, other: "ImageRows") -> "ImageRows":
         """These images, then those of `other`, which must have the same size."""
         offset = sum(len(source) for source in self.sources)

@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from momatch._version import __version__
+from momatch.config import TrainConfig
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import UNLABELED, Dataset
 from momatch.data.feature_facts import MARKER, FeatureFacts
@@ -26,8 +27,9 @@ from momatch.embedding.network import Network, build_network
 from momatch.embedding.options import EmbedOptions
 from momatch.embedding.part import Part, RowWriter
 from momatch.training.durable import json_bytes
+from momatch.training.features import model_facts
 from momatch.training.model_facts import ModelFacts
-from momatch.training.setup import DIGEST_SAMPLES, choose_device, flips
+from momatch.training.setup import choose_device, flips, update_digest
 from momatch.training.signals import Interrupted, StopSignals
 
 #: Longest side of a picture that is kept for reports.
@@ -110,18 +112,6 @@ def _facts(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -
     """What the backbone is built from, and what the file will say; the number of features is not known yet."""
     images = chosen["train"].images
     channels, height, width = images.image_shape
-    statistics = normalization(dataset.name, images)
-    model = ModelFacts(
-        backbone=options.backbone,
-        backbone_variant=options.backbone_variant,
-        head="linear",
-        embedding_dim=0,
-        class_names=dataset.class_names,
-        in_channels=channels,
-        image_size=(height, width),
-        normalization=statistics,
-        dataset=dataset.name,
-    )
     facts = FeatureFacts(
         path=options.out,
         dataset=dataset.name,
@@ -133,14 +123,15 @@ def _facts(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -
         cutout=options.cutout,
         in_channels=channels,
         image_size=(height, width),
-        normalization=statistics,
+        normalization=normalization(dataset.name, images),
         num_features=0,
         weak_views=options.weak_views,
         strong_views=options.strong_views,
         seed=options.seed,
         created_by=f"momatch {__version__}",
     )
-    return model, facts
+    # Of a classifier the backbone and its preprocessing are used, whatever the head.
+    return model_facts(TrainConfig(head="linear", embedding_dim=0), facts, dataset.class_names), facts
 
 
 def _plan(options: EmbedOptions, facts: FeatureFacts, chosen: dict[str, Chosen]) -> dict[str, object]:
@@ -149,9 +140,7 @@ def _plan(options: EmbedOptions, facts: FeatureFacts, chosen: dict[str, Chosen])
     for part in chosen.values():
         digest.update(part.rows.numpy().tobytes())
         digest.update(part.labels.numpy().tobytes())
-        images = part.images
-        for chunk in images.select(torch.arange(0, len(images), max(1, len(images) // DIGEST_SAMPLES))).chunks():
-            digest.update(chunk.contiguous().numpy().tobytes())
+        update_digest(digest, part.images)
     # How many features there are follows from the rest.
     values = {key: value for key, value in asdict(facts).items() if key not in ("path", "num_features")}
     limits = {"limit": options.limit, "limit_test": options.limit_test, "test_fraction": options.test_fraction}

@@ -67,7 +67,7 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     table = scaling(training.x)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        classifier = _train(training, scaling, settings, num_classes=num_classes, seed=seed).double()
+        classifier = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed).double()
     judge = _refit(classifier, table, training, settings.config.cutoff)
     head = classifier.head
     assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
@@ -94,8 +94,15 @@ def _chunks(rows: Float[Tensor, "n d"]) -> Iterator[Float[Tensor, "chunk d"]]:
         yield table
 
 
-def _train(training: WeightedSet, scaling: Scaling, settings: Settings, *, num_classes: int, seed: int) -> Classifier:
-    table = scaling(training.x)
+def _train(
+    training: WeightedSet,
+    table: Float64[np.ndarray, "n F"],
+    deviation: Float64[np.ndarray, " F"],
+    settings: Settings,
+    *,
+    num_classes: int,
+    seed: int,
+) -> Classifier:
     rows = torch.from_numpy(table.astype(np.float32))
     labeled = torch.from_numpy(np.flatnonzero(training.codes >= 0))
     labels = torch.from_numpy(training.codes)[labeled]
@@ -116,11 +123,10 @@ def _train(training: WeightedSet, scaling: Scaling, settings: Settings, *, num_c
     if of_graph:
         reached = spread_labels(distance[:, :of_graph], neighbors[:, :of_graph], training.codes, training.weight)
         spread = torch.from_numpy(reached.astype(np.float32))
-    deviation = torch.from_numpy(scaling.deviation.astype(np.float32))
     generator = torch.Generator().manual_seed(seed)
     views = VectorViews(
         rows,
-        deviation,
+        torch.from_numpy(deviation.astype(np.float32)),
         torch.from_numpy(neighbors[:, : settings.neighbors]),
         generator,
         reach=reach(distance[:, :REACH_NEIGHBORS], table),

@@ -19,7 +19,7 @@ from momatch.data.feature_facts import FeatureFacts
 from momatch.data.features import backbone_weights
 from momatch.data.rows import ImageRows
 from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import build_classifier
+from momatch.training.model_files import build_classifier, fill
 
 #: So many images are enough for means and deviations.
 STATISTICS_SAMPLES = 10_000
@@ -77,30 +77,10 @@ def build_whole(model: ModelFacts, facts: FeatureFacts) -> Classifier:
     Raises:
         ValueError: if the backbone cannot be built, or the weights are not its own.
     """
-    # The weights are about to be replaced: the pretrained ones need not be there.
-    options = {"pretrained": False} if model.backbone == "efficientnet-lite0" else {}
-    whole = build_classifier(model, backbone_options=options)
-    load_backbone(whole, facts)
+    whole = build_classifier(model, to_be_filled=True)
+    misfit = f"{facts.path}: the weights in it are not those of backbone {facts.backbone!r}; has its code changed?"
+    fill(whole.backbone, backbone_weights(facts), misfit)
     return whole
-
-
-def load_backbone(classifier: Classifier, facts: FeatureFacts) -> None:
-    """Give a classifier's backbone the weights that the features were made with.
-
-    Raises:
-        ValueError: if they are not those of this network.
-    """
-    weights = backbone_weights(facts)
-    for name, own in classifier.backbone.state_dict(keep_vars=True).items():
-        if name in weights and own.dtype != weights[name].dtype:
-            own.data = own.data.to(weights[name].dtype)
-    try:
-        classifier.backbone.load_state_dict(weights)
-    except RuntimeError as error:
-        first = " ".join(line.strip() for line in str(error).splitlines()[1:2])
-        raise ValueError(
-            f"{facts.path}: the weights in it are not those of backbone {facts.backbone!r}; has its code changed? {first}"
-        ) from error
 
 
 class StandardizedLinear(nn.Linear):
@@ -140,7 +120,7 @@ class StandardizedLinear(nn.Linear):
 
 def feature_statistics(rows: ImageRows) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
     """Mean and standard deviation of each feature over the plain views of an even share of `rows`; 1 for a constant feature."""
-    share = rows.plain().select(torch.arange(0, len(rows), max(1, -(-len(rows) // STATISTICS_SAMPLES))))
+    share = rows.plain().even_share(STATISTICS_SAMPLES)
     features = torch.cat([chunk[:, 0] for chunk in share.chunks()]).double()
     std, mean = torch.std_mean(features, 0, correction=0)
     # What varies by less than half precision can tell is constant.

@@ -28,17 +28,20 @@ _REFITTED = "refitted_head."
 _CALIBRATION = "calibration_scores"
 
 
-def build_classifier(facts: ModelFacts, **options: Any) -> Classifier:
+def build_classifier(facts: ModelFacts, *, to_be_filled: bool = False, **options: Any) -> Classifier:
     """The untrained classifier that `facts` describe: what training starts from and what loading fills.
 
     Args:
         facts: see `ModelFacts`.
+        to_be_filled: its weights are about to be replaced, so pretrained ones need not be there.
         options: passed through to `Classifier.build`.
 
     Raises:
         ValueError: if it cannot be built; also if the backbone's module cannot be imported.
     """
     backbone_options = dict(options.pop("backbone_options", {}))
+    if to_be_filled and facts.backbone == "efficientnet-lite0":
+        backbone_options["pretrained"] = False
     if facts.backbone_variant != "default":
         backbone_options["variant"] = facts.backbone_variant
     try:
@@ -162,13 +165,15 @@ def load_model(folder: str | Path) -> SavedModel:
     calibration = _calibration(content.get("calibration"), tensors.pop(_CALIBRATION, None))
     refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
     with torch.random.fork_rng(devices=[]):
-        # The weights are about to be replaced: the pretrained ones need not be there.
-        options = {"pretrained": False} if facts.backbone == "efficientnet-lite0" else {}
-        classifier = build_classifier(facts, backbone_options=options, head_options=_head_options(tensors, "head."))
+        classifier = build_classifier(facts, to_be_filled=True, head_options=_head_options(tensors, "head."))
         head = _build_head(content["refitted_head"], classifier, refitted)
-    _fill(classifier, tensors, folder / _WEIGHTS)
+    misfit = (
+        f"{folder / _WEIGHTS}: the weights are not those of the network that model.json describes; has the code of the "
+        "backbone changed?"
+    )
+    fill(classifier, tensors, misfit)
     if head is not None:
-        _fill(head, refitted, folder / _WEIGHTS)
+        fill(head, refitted, misfit)
         head.eval()
     return SavedModel(
         classifier.eval(), facts, head, calibration, _object(content, "settings"), _object(content, "figures")
@@ -220,8 +225,13 @@ def _build_head(name: str | None, classifier: Classifier, tensors: Mapping[str, 
     return HEADS[name](last.embedding_dim, last.num_classes, **_head_options(tensors, ""))
 
 
-def _fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], misfit: str) -> None:
     """Copy `tensors` into `module`, which takes their dtypes.
+
+    Args:
+        module: whose state they are.
+        tensors: by their names in its state.
+        misfit: what to say if they are not.
 
     Raises:
         ValueError: if names or shapes are not those of the module.
@@ -233,7 +243,4 @@ def _fill(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> Non
         module.load_state_dict(dict(tensors))
     except RuntimeError as error:
         first = " ".join(line.strip() for line in str(error).splitlines()[1:2])
-        raise ValueError(
-            f"{source}: the weights are not those of the network that model.json describes; "
-            f"has the code of the backbone changed? {first}"
-        ) from error
+        raise ValueError(f"{misfit} {first}") from error

@@ -6,7 +6,6 @@ The mixture is each class's mean and variance over what the averaged model is su
 import copy
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
@@ -45,7 +44,7 @@ def calibration(training: Training, refitted: GaussianMixtureHead | None) -> Cal
     average = training.step.average.classifier
     judge = average.head if refitted is None else refitted
     assert isinstance(judge, AAGMM | KMeans | Linear), "the config names no other"
-    z = run_classifier(average, images.select(_even_rows(len(images), CALIBRATION_SAMPLES))).z
+    z = run_classifier(average, images.even_share(CALIBRATION_SAMPLES)).z
     # Outputs are on the CPU, and the model that is saved must stay where it is.
     scorer = Scorer(copy.deepcopy(judge).cpu()).calibrate(z)
     return Calibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
@@ -62,15 +61,9 @@ def refit_judge(training: Training, cutoff: float) -> None:
 def _outputs(training: Training) -> tuple[Outputs, Tensor]:
     """What the averaged model says about the labelled set and an even share of the pool, and the labels it may know."""
     data, average = training.data, training.step.average.classifier
-    pool = data.unlabeled_images
-    rows = _even_rows(len(pool), POOL_SAMPLES)
+    pool = data.unlabeled_images.even_share(POOL_SAMPLES)
     parts = [run_classifier(average, data.labeled_images)]
-    if len(rows):
-        parts.append(run_classifier(average, pool.select(rows)))
+    if len(pool):
+        parts.append(run_classifier(average, pool))
     outputs = Outputs(torch.cat([part.z for part in parts]), torch.cat([part.log_joint for part in parts]))
-    return outputs, torch.cat([data.labels, torch.full((len(rows),), UNLABELED)])
-
-
-def _even_rows(count: int, at_most: int) -> Int64[Tensor, " n"]:
-    """Every so many-th row, `at_most` of them."""
-    return torch.arange(0, count, max(1, -(-count // at_most)))
+    return outputs, torch.cat([data.labels, torch.full((len(pool),), UNLABELED)])

@@ -77,9 +77,7 @@ class Training:
         digest = hashlib.sha256(repr((self.data.class_names, self.data.labels.tolist())).encode())
         digest.update(self.data.truth.labels.numpy().tobytes())
         for images in (self.data.labeled_images, self.data.unlabeled_images):
-            rows = torch.arange(0, len(images), max(1, len(images) // DIGEST_SAMPLES))
-            for chunk in images.select(rows).chunks():
-                digest.update(chunk.contiguous().numpy().tobytes())
+            update_digest(digest, images)
         return digest.hexdigest()
 
     @property
@@ -87,6 +85,13 @@ class Training:
         """The test images of known classes, if there are any with a label."""
         test = self.parts.test
         return test if test is not None and bool((test.labels >= 0).any()) else None
+
+
+def update_digest(digest: "hashlib._Hash", images: ImageRows) -> None:
+    """Let about `DIGEST_SAMPLES` of the images enter the digest of the data."""
+    rows = torch.arange(0, len(images), max(1, len(images) // DIGEST_SAMPLES))
+    for chunk in images.select(rows).chunks():
+        digest.update(chunk.contiguous().numpy().tobytes())
 
 
 def choose_device(name: str) -> torch.device:
