@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from momatch.heads import log_posterior
+from momatch.training.ema import AveragedModel
 from momatch.training.objective import Embeddings
 from momatch.training.step import METRICS
 from tests.training.setting import CONFIG, POOL, K, small_batch, small_classifier, small_step, with_settings
@@ -163,15 +164,29 @@ def test_accumulated_gradients_are_means_over_the_parts():
 
 
 def test_average_follows_its_formula_and_copies_buffers():
-    step = small_step(with_settings(ema_decay=0.9), batch_norm=True)
+    step = small_step(with_settings(ema_decay=0.2), batch_norm=True)
     expected = parameters(step)
-    for number in range(3):
+    for number in range(4):
         step(small_batch(number), lr=0.05, progress=0.0)
-        expected = [0.9 * old + 0.1 * new for old, new in zip(expected, parameters(step), strict=True)]
+        decay = min(0.2, (1 + number) / (10 + number))
+        expected = [decay * old + (1 - decay) * new for old, new in zip(expected, parameters(step), strict=True)]
     for value, average in zip(expected, step.average.classifier.parameters(), strict=True):
         torch.testing.assert_close(average, value)
     for live, copied in zip(step.classifier.buffers(), step.average.classifier.buffers(), strict=True):
         assert torch.equal(live, copied)
+
+
+def test_average_forgets_the_random_weights_that_training_starts_from():
+    live = small_classifier()
+    for parameter in live.parameters():
+        parameter.data.fill_(1.0)
+    average = AveragedModel(live, 0.999)
+    for parameter in live.parameters():
+        parameter.data.zero_()
+    for number in range(20):
+        average.update(number, torch.ones(()))
+    # With a constant decay of 0.999, 98 % would be left.
+    assert max(float(parameter.max()) for parameter in average.classifier.parameters()) < 1e-6
 
 
 def test_gradient_is_clipped():

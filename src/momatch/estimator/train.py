@@ -110,9 +110,7 @@ def train(
             norm = clip_grad_norm_(parameters, config.clip_norm or torch.inf)
             if bool(norm.isfinite()):
                 optimizer.step()
-                # Early on the average must not hold on to random weights.
-                average.decay = min(config.ema_decay, (1.0 + step) / (10.0 + step))
-                average.update(torch.ones(()))
+                average.update(step, torch.ones(()))
             if verbose:
                 _show(bar, step + 1, config.steps, losses)
     _check_converged(average.classifier)

@@ -10,11 +10,13 @@ from momatch.classifier import Classifier
 
 
 class AveragedModel:
-    """ema <- decay * ema + (1 - decay) * live, all parameters in a few kernels.
+    """average <- d * average + (1 - d) * live, with d = min(decay, (1 + t) / (10 + t)) at step t, in a few kernels.
+
+    The decay grows: with a constant one the random weights that training starts from would stay in the average of a short run.
 
     Args:
         live: the model that trains.
-        decay: of the average.
+        decay: of the average, once it is grown.
     """
 
     def __init__(self, live: Classifier, decay: float) -> None:
@@ -25,10 +27,16 @@ class AveragedModel:
         self._buffers = list(self.classifier.buffers()), list(live.buffers())
 
     @torch.no_grad()
-    def update(self, keep: Float[Tensor, ""]) -> None:
-        """Move towards the live model by (1 - decay) * `keep`: 1, or 0 for a step that was skipped."""
+    def update(self, step: int, keep: Float[Tensor, ""]) -> None:
+        """Move towards the live model.
+
+        Args:
+            step: how many steps were made before this one.
+            keep: 1, or 0 for a step that was skipped.
+        """
+        decay = min(self.decay, (1.0 + step) / (10.0 + step))
         change = torch._foreach_sub(self._values, self._averages)
-        torch._foreach_mul_(change, keep * (1.0 - self.decay))
+        torch._foreach_mul_(change, keep * (1.0 - decay))
         torch._foreach_add_(self._averages, change)
         if self._buffers[0]:
             torch._foreach_copy_(*self._buffers)

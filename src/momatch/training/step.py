@@ -113,7 +113,7 @@ class TrainStep:
         self.classifier.train()
         self.optimizer.zero_grad()
         parts = [self._backward(part, progress) for part in self._views(batch)]
-        self._update(_mean_losses(parts))
+        self._update(batch.step, _mean_losses(parts))
 
     def _draw_seed(self, step: int) -> int:
         """Another one for every seed, step and process."""
@@ -171,7 +171,7 @@ class TrainStep:
         return z.to(torch.promote_types(z.dtype, torch.float32))
 
     @torch.no_grad()
-    def _update(self, losses: Losses) -> None:
+    def _update(self, step: int, losses: Losses) -> None:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         figures = torch.stack([losses.total.detach(), *losses.parts.values(), *losses.sums.values()])
         self.processes.average_([*gradients, *self._statistics, figures])
@@ -186,7 +186,7 @@ class TrainStep:
         self._guard.restore_unless(good)
         if self.scaler.is_enabled():
             self.scaler.update()
-        self.average.update(good.to(norm.dtype))
+        self.average.update(step, good.to(norm.dtype))
         names = ["loss", *losses.parts, *losses.sums]
         self.last_figures = {**dict(zip(names, figures.unbind(), strict=True)), "gradient_norm": norm}
         self._count(good)
