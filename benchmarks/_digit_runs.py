@@ -9,10 +9,10 @@ from torch import nn
 from _record import HERE
 from momatch import Classifier, TrainConfig, fit
 from momatch.data.rows import ImageRows
-from momatch.evaluate import confident_samples, run_classifier
-from momatch.outputs import Outputs
-from momatch.run_evaluation import fitted
-from momatch.training.sources import load_images, part_classes, split_images
+from momatch.evaluation.evaluate import confident_samples, run_classifier
+from momatch.inference.evaluate import fitted
+from momatch.models.outputs import Outputs
+from momatch.training.data import load_images, part_classes, split_images
 
 OUT = HERE.parent / "out" / "digit-runs"
 #: Model -> settings on top of the defaults.

@@ -3,7 +3,7 @@
 Results are (model, by whom, detector) -> (outliers, known classes) -> seed -> (AUROC, FPR95).
 """
 
-from momatch.experiments.statistics import paired_difference, summary
+from momatch.sweep.statistics import paired_difference, summary
 
 OURS = ("AAGMM 8-D, order 1", "momatch")
 #: What the paired differences are taken of, named before anything was measured.

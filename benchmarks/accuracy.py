@@ -44,7 +44,7 @@ def run_one(preset, settings, *, seed, folder, threads, data_dir):
 
     torch.set_num_threads(threads)
     from momatch import Run, TrainConfig, fit
-    from momatch.presets import PRESETS
+    from momatch.config.presets import PRESETS
 
     given = {
         **PRESETS[preset],

@@ -23,7 +23,7 @@ from _record import medians, write_result
 from momatch.augment import OPERATIONS, StrongAugment, WeakAugment, host
 from momatch.augment.draws import below, draw
 from momatch.augment.operations import apply, draw_magnitude
-from momatch.normalize import Normalize
+from momatch.models.normalize import Normalize
 
 SIZE = 32
 FILL = (125, 123, 114)

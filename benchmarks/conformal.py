@@ -16,9 +16,9 @@ import torch
 
 from _digit_runs import MODELS, OUT, fashion_images, parts_of, trained
 from _record import write_result
-from momatch.evaluate import run_classifier
+from momatch.evaluation.evaluate import run_classifier
+from momatch.models.scorer import Scorer
 from momatch.outliers import benjamini_hochberg
-from momatch.scoring import Scorer
 
 ALPHAS = (0.05, 0.10)
 FDRS = (0.05, 0.10, 0.20)

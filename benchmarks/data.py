@@ -82,7 +82,7 @@ print(json.dumps(dict(
     "scan": """
 import json, time
 from pathlib import Path
-from momatch.data.folder import scan_folder
+from momatch.data.sources.folder import scan_folder
 from momatch.data.options import LoadOptions
 before = status("VmRSS")
 start = time.perf_counter()
@@ -171,8 +171,8 @@ def pillow_loop(paths: list[Path], side: int) -> float:
 
 
 def jpegs(scratch: Path, count: int) -> list[dict]:
-    from momatch.data.folder import load_folder
     from momatch.data.options import LoadOptions
+    from momatch.data.sources.folder import load_folder
 
     side, size = 128, 64
     root = scratch / "jpegs"

@@ -28,9 +28,9 @@ from sklearn.svm import SVC
 
 from _record import write_result
 from momatch import MoMatchClassifier, TrainConfig, fit, load_dataset
-from momatch.data.digits import digits_test_indices
+from momatch.config.presets import PRESETS
+from momatch.data.sources.digits import digits_test_indices
 from momatch.data.splits import select_labeled
-from momatch.presets import PRESETS
 
 ALPHAS = (0.05, 0.2, 0.8)
 #: The one grid: (kernel, its parameter, values), each with every alpha.

@@ -8,7 +8,7 @@ from torch import nn
 
 from _record import medians, write_result
 from momatch import AAGMM, KMeans
-from momatch.gaussian import _plain_log_joint
+from momatch.heads.gaussian import _plain_log_joint
 
 SIZES = [(960, 8, 10), (960, 128, 10), (960, 128, 100), (960, 512, 10), (960, 512, 1000)]
 

@@ -19,8 +19,8 @@ import torch
 
 from _record import medians, peak_megabytes, write_result
 from momatch import MomentConstraint
-from momatch.moment_classes import NORMAL_MOMENTS, cell_weights
-from momatch.moments import PAPER_WEIGHTS
+from momatch.constraints.cells import NORMAL_MOMENTS, cell_weights
+from momatch.constraints.moments import PAPER_WEIGHTS
 
 K = 10
 LETTERS = "abcd"

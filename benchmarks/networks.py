@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from _record import medians, write_result
-from momatch.backbones import build_backbone
+from momatch.models.backbones import build_backbone
 
 THREADS = 2
 STEPS, WARM_UP = 7, 2

@@ -20,9 +20,9 @@ from _outlier_tables import differences, table, verdict
 from _pytorch_ood import VERSION, on_activations, on_features, on_features_and_head, on_logits, scores
 from _record import write_result
 from momatch import AAGMM
-from momatch.evaluate import outlier_scores, run_classifier
-from momatch.metrics import auroc, fpr95
-from momatch.outputs import Outputs
+from momatch.evaluation.evaluate import outlier_scores, run_classifier
+from momatch.evaluation.metrics import auroc, fpr95
+from momatch.models.outputs import Outputs
 
 #: Of the head's scores, those that are compared, by the names they have in the table.
 SHOWN = {"density": "density", "nearest": "nearest Mahalanobis", "confidence": "max posterior"}

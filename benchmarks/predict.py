@@ -29,13 +29,13 @@ from momatch.data.load import load_dataset
 from momatch.data.locate import find
 from momatch.data.places import data_root
 from momatch.heads import AAGMM
-from momatch.predict.inputs import find_sources
-from momatch.predict.pipeline import Predictor, default_workers, in_order
-from momatch.predict.stream import Settings, predict_to_file
+from momatch.inference.predict.inputs import find_sources
+from momatch.inference.predict.pipeline import Predictor, default_workers, in_order
+from momatch.inference.predict.stream import Settings, predict_to_file
+from momatch.models.model_files import build_classifier, load_model, save_model
+from momatch.models.saved_model import Calibration, SavedModel
+from momatch.models.spec import ModelFacts
 from momatch.training.allocator import keep_large_blocks
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import build_classifier, load_model, save_model
-from momatch.training.saved_model import Calibration, SavedModel
 
 TARGET = 0.8
 #: backbone, side of the files, side of the model's images
@@ -46,7 +46,7 @@ CASES = (
 )
 _MEMORY = """
 import json, sys
-from momatch.cli import main
+from momatch.cli.main import main
 assert main(["predict", *sys.argv[1:], "--no-progress"]) == 0
 with open("/proc/self/status") as file:
     print(json.dumps(next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024))

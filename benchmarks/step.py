@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 from _record import medians, write_result
-from momatch.backbones import build_backbone
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset, Split
+from momatch.models.backbones import build_backbone
 from momatch.training.allocator import keep_large_blocks
 from momatch.training.setup import build_training
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from momatch.cli import main
+from momatch.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -72,7 +72,7 @@ def test_help_and_version_say_what_they_should():
 def test_command_line_does_not_import_torch():
     code = (
         "import sys, contextlib\n"
-        "from momatch.cli import main\n"
+        "from momatch.cli.main import main\n"
         "for arguments in (['--help'], ['--version']):\n"
         "    with contextlib.suppress(SystemExit):\n"
         "        main(arguments)\n"

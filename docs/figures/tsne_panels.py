@@ -21,7 +21,7 @@ from sklearn.manifold import TSNE
 
 from momatch import Run, TrainConfig, fit
 from momatch.heads import GaussianMixtureHead
-from momatch.run_evaluation import test_outputs
+from momatch.inference.evaluate import test_outputs
 
 #: The runs of the committed figure, all on scikit-learn's digits.
 RUNS = (

@@ -11,11 +11,10 @@ from momatch._version import __version__ as __version__
 if TYPE_CHECKING:
     from momatch.augment import StrongAugment as StrongAugment
     from momatch.augment import WeakAugment as WeakAugment
-    from momatch.backbones import build_backbone as build_backbone
-    from momatch.classifier import Classifier as Classifier
     from momatch.config import TrainConfig as TrainConfig
     from momatch.constraints import KLConstraint as KLConstraint
     from momatch.constraints import MMDConstraint as MMDConstraint
+    from momatch.constraints import MomentConstraint as MomentConstraint
     from momatch.data.batches import BatchStream as BatchStream
     from momatch.data.contaminate import contaminate as contaminate
     from momatch.data.contaminate import hold_out_classes as hold_out_classes
@@ -23,20 +22,23 @@ if TYPE_CHECKING:
     from momatch.data.dataset import Split as Split
     from momatch.data.load import load_dataset as load_dataset
     from momatch.data.rows import Examples as Examples
+    from momatch.data.sources.torch_dataset import from_torch_dataset as from_torch_dataset
     from momatch.data.splits import split_as_labeled as split_as_labeled
     from momatch.data.splits import split_by_files as split_by_files
     from momatch.data.splits import split_by_rows as split_by_rows
     from momatch.data.splits import split_by_seed as split_by_seed
-    from momatch.data.torch_dataset import from_torch_dataset as from_torch_dataset
     from momatch.estimator import MoMatchClassifier as MoMatchClassifier
-    from momatch.export import export_model as export_model
     from momatch.heads import AAGMM as AAGMM
     from momatch.heads import KMeans as KMeans
     from momatch.heads import Linear as Linear
     from momatch.heads import log_density as log_density
     from momatch.heads import log_posterior as log_posterior
-    from momatch.moments import MomentConstraint as MomentConstraint
-    from momatch.normalize import Normalize as Normalize
+    from momatch.inference.evaluate import evaluate_run as evaluate_run
+    from momatch.inference.export import export_model as export_model
+    from momatch.models.backbones import build_backbone as build_backbone
+    from momatch.models.classifier import Classifier as Classifier
+    from momatch.models.normalize import Normalize as Normalize
+    from momatch.models.saved_model import SavedModel as SavedModel
     from momatch.outliers import OutlierDetector as OutlierDetector
     from momatch.outliers import benjamini_hochberg as benjamini_hochberg
     from momatch.pseudo_labels import FixMatchPolicy as FixMatchPolicy
@@ -44,17 +46,15 @@ if TYPE_CHECKING:
     from momatch.pseudo_labels import FreeMatchPolicy as FreeMatchPolicy
     from momatch.pseudo_labels import SoftMatchPolicy as SoftMatchPolicy
     from momatch.report import report_run as report_run
-    from momatch.run_evaluation import evaluate_run as evaluate_run
     from momatch.training.fit import fit as fit
     from momatch.training.run import Run as Run
-    from momatch.training.saved_model import SavedModel as SavedModel
 
 #: Public name -> the module that defines it. The type checker reads the block above; a test keeps the two equal.
 _HOME = {
     "StrongAugment": "augment",
     "WeakAugment": "augment",
-    "build_backbone": "backbones",
-    "Classifier": "classifier",
+    "build_backbone": "models.backbones",
+    "Classifier": "models.classifier",
     "TrainConfig": "config",
     "KLConstraint": "constraints",
     "MMDConstraint": "constraints",
@@ -69,16 +69,16 @@ _HOME = {
     "split_by_files": "data.splits",
     "split_by_rows": "data.splits",
     "split_by_seed": "data.splits",
-    "from_torch_dataset": "data.torch_dataset",
+    "from_torch_dataset": "data.sources.torch_dataset",
     "MoMatchClassifier": "estimator",
-    "export_model": "export",
+    "export_model": "inference.export",
     "AAGMM": "heads",
     "KMeans": "heads",
     "Linear": "heads",
     "log_density": "heads",
     "log_posterior": "heads",
-    "MomentConstraint": "moments",
-    "Normalize": "normalize",
+    "MomentConstraint": "constraints",
+    "Normalize": "models.normalize",
     "OutlierDetector": "outliers",
     "benjamini_hochberg": "outliers",
     "FixMatchPolicy": "pseudo_labels",
@@ -86,10 +86,10 @@ _HOME = {
     "FreeMatchPolicy": "pseudo_labels",
     "SoftMatchPolicy": "pseudo_labels",
     "report_run": "report",
-    "evaluate_run": "run_evaluation",
+    "evaluate_run": "inference.evaluate",
     "fit": "training.fit",
     "Run": "training.run",
-    "SavedModel": "training.saved_model",
+    "SavedModel": "models.saved_model",
 }
 
 __all__ = [*_HOME]

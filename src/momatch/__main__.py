@@ -1,5 +1,5 @@
 """``python -m momatch`` is the command line."""
 
-from momatch.cli import main
+from momatch.cli.main import main
 
 raise SystemExit(main())

@@ -10,8 +10,8 @@ import torch
 
 from momatch.data import decode_pool
 from momatch.data.cache import cache_key, map_images, open_or_build, require_space, write_rows
-from momatch.data.folder import load_folder
 from momatch.data.report import DataError
+from momatch.data.sources.folder import load_folder
 
 
 def build(part):

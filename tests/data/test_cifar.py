@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from momatch.data.cifar import load_cifar, read_binary, read_python
 from momatch.data.load import load_dataset
 from momatch.data.report import DataError, DataWarning
+from momatch.data.sources.cifar import load_cifar, read_binary, read_python
 
 
 def make(rng, count, num_classes):

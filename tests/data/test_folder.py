@@ -6,9 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-from momatch.data.folder import load_folder, scan_folder
 from momatch.data.load import load_dataset
 from momatch.data.report import DataError, DataWarning
+from momatch.data.sources.folder import load_folder, scan_folder
 
 
 def levels(split):

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momatch.data.idx import load_idx, read_idx
 from momatch.data.report import DataError
+from momatch.data.sources.idx import load_idx, read_idx
 from tests.data.conftest import idx_bytes, write_idx
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from momatch.data.load import load_dataset
-from momatch.data.manifest import load_manifest, read_manifest
 from momatch.data.report import DataError, DataWarning
+from momatch.data.sources.manifest import load_manifest, read_manifest
 
 ROWS = [
     ("pets/cat/0.png", "cat", "train"),

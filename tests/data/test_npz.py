@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from momatch.data import npz
 from momatch.data.load import load_dataset
-from momatch.data.npz import load_npz
 from momatch.data.report import DataError, DataWarning
+from momatch.data.sources import npz
+from momatch.data.sources.npz import load_npz
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from momatch.data.load import load_with_report
 from momatch.data.locate import find
 from momatch.data.options import LoadOptions
 from momatch.data.report import DataError, DataWarning
+from momatch.data.sources.torch_dataset import from_torch_dataset
 from momatch.data.statistics import normalization
-from momatch.data.torch_dataset import from_torch_dataset
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from momatch.data.report import DataError
-from momatch.data.stl10 import load_stl10, map_binary
+from momatch.data.sources.stl10 import load_stl10, map_binary
 from tests.data.test_near_duplicates import pictures
 
 

@@ -4,7 +4,7 @@ from scipy.io import savemat
 
 from momatch.data.options import LoadOptions
 from momatch.data.report import DataError
-from momatch.data.svhn import load_svhn, read_mat
+from momatch.data.sources.svhn import load_svhn, read_mat
 
 
 def write(path, rng, count, labels=None):

@@ -6,7 +6,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from momatch.data.report import DataError
-from momatch.data.torch_dataset import from_torch_dataset, to_uint8
+from momatch.data.sources.torch_dataset import from_torch_dataset, to_uint8
 
 
 class Listed(TorchDataset):

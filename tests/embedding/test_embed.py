@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load
 
 from momatch.augment import StrongAugment, WeakAugment
+from momatch.console.signals import Interrupted
 from momatch.data.dataset import is_features
 from momatch.data.features import backbone_weights
 from momatch.data.load import load_dataset
 from momatch.data.subset import draw_subset
 from momatch.embedding import embed
-from momatch.normalize import Normalize
-from momatch.training.signals import Interrupted
+from momatch.models.normalize import Normalize
 from tests.embedding.setting import Corners, F, small_options
 from tests.training.faults import Killed, failing, no_space
 from tests.training.test_processes import environment
@@ -298,7 +298,7 @@ def test_pretrained_network(tmp_path):
     embedded = embed(small_options(tmp_path, backbone="efficientnet-lite0", limit=3, limit_test=2, weak_views=0))
     dataset = load_dataset(embedded.facts.path)
     assert dataset.train.images.shape == (3, 3, 1280)
-    from momatch.backbones import build_backbone
+    from momatch.models.backbones import build_backbone
 
     network = build_backbone("efficientnet-lite0", 1).eval()
     rows = draw_subset(load_dataset(small_options(tmp_path, out=tmp_path / "x.npz").dataset).train.labels, 3, seed=3)

@@ -11,17 +11,17 @@ import torch
 from momatch.augment import CachedView
 from momatch.augment.draws import below, draw
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.config_layers import Layer
+from momatch.config.layers import Layer
 from momatch.data.contaminate import contaminate
 from momatch.data.load import load_dataset
 from momatch.data.rows import ImageRows
 from momatch.embedding import embed
-from momatch.experiments.grid import Cell, Grid
-from momatch.experiments.jobs import Wishes, plan_jobs
-from momatch.outputs import run_classifier
+from momatch.inference.evaluate import evaluate_run
+from momatch.models.outputs import run_classifier
 from momatch.report.collect import collect
 from momatch.report.findings import Missing
-from momatch.run_evaluation import evaluate_run
+from momatch.sweep.grid import Cell, Grid
+from momatch.sweep.jobs import Wishes, plan_jobs
 from momatch.training.features import StandardizedLinear, feature_statistics
 from momatch.training.fit import fit
 from momatch.training.setup import build_training

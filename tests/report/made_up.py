@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from momatch.config import TrainConfig
-from momatch.evaluate import Evaluation
-from momatch.metrics import Calibration
+from momatch.evaluation.evaluate import Evaluation
+from momatch.evaluation.metrics import Calibration
 from momatch.report.findings import ClusterFindings, Densities, Findings, Missing, MomentRow, Picture, Points
 
 RESULT = {

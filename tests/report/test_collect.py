@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from momatch.data.load import load_dataset
+from momatch.inference.evaluate import evaluate_run
 from momatch.report.collect import collect
 from momatch.report.contact_sheets import MOST_OF_POOL, drawn_from_pool
 from momatch.report.findings import Densities, Findings, Missing, Points
-from momatch.run_evaluation import evaluate_run
 from momatch.training.run import Run
 from tests.report.small_runs import NAMES, STEPS, train, write_dataset
 

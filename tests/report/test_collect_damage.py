@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from momatch.models.model_files import load_model, save_model
 from momatch.report import maps
 from momatch.report.collect import collect
 from momatch.report.findings import Findings, Missing
-from momatch.training.checkpoint import load_newest, save_checkpoint
-from momatch.training.model_files import load_model, save_model
+from momatch.storage.checkpoint import load_newest, save_checkpoint
+from momatch.storage.tensor_files import encode
 from momatch.training.run import Run
-from momatch.training.tensor_files import encode
 from tests.report.small_runs import NAMES, train, write_dataset
 
 PARTS = ("evaluation", "points", "clusters", "densities", "mistakes", "outlying")

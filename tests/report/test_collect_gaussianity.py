@@ -10,7 +10,7 @@ from scipy import stats
 from momatch import AAGMM, KMeans
 from momatch.report import gaussianity
 from momatch.report.gaussianity import PAIRS, cluster_findings, distance_quantiles, moment_noise, moment_rows
-from tests.naive_moments import normal_moment
+from tests.constraints.naive_moments import normal_moment
 
 
 def naive_rows(u):

@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.batches import Batch
 from momatch.heads import HEADS, Linear
-from momatch.normalize import Normalize
+from momatch.models.classifier import Classifier
+from momatch.models.normalize import Normalize
 from momatch.training.processes import Processes
 from momatch.training.setup import build_step
 from momatch.training.step import TrainStep

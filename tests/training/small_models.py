@@ -3,10 +3,10 @@
 import torch
 
 from momatch.heads import GaussianMixtureHead
-from momatch.scoring import Scorer
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import build_classifier
-from momatch.training.saved_model import Calibration, SavedModel
+from momatch.models.model_files import build_classifier
+from momatch.models.saved_model import Calibration, SavedModel
+from momatch.models.scorer import Scorer
+from momatch.models.spec import ModelFacts
 
 FACTS = {
     "backbone": "cnn-tiny",

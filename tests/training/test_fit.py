@@ -11,16 +11,16 @@ import torch
 
 import momatch
 from momatch.config import TrainConfig
+from momatch.console.signals import StopSignals
 from momatch.data.dataset import Dataset, Split
 from momatch.data.load import load_dataset
 from momatch.data.rows import ImageRows
 from momatch.data.splits import PoolTruth, SemiSupervised
-from momatch.run_evaluation import evaluate_run
-from momatch.training.checkpoint import FOLDER, load_newest
+from momatch.inference.evaluate import evaluate_run
+from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.training.fit import DivergenceError, Interrupted, fit
 from momatch.training.run import Run
 from momatch.training.setup import choose_device, known_truth
-from momatch.training.signals import StopSignals
 
 CHANGING = {"seconds", "images_per_second", "peak_memory_mb"}
 

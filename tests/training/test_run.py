@@ -3,10 +3,10 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.heads import AAGMM
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import build_classifier, save_model
+from momatch.models.model_files import build_classifier, save_model
+from momatch.models.spec import ModelFacts
+from momatch.storage.run_directory import RunDirectory
 from momatch.training.run import Run
-from momatch.training.run_directory import RunDirectory
 
 CONFIG = TrainConfig(seed=3).resolved()
 FACTS = ModelFacts(

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from momatch.heads import log_posterior
-from momatch.training.ema import AveragedModel
+from momatch.training.average import AveragedModel
 from momatch.training.objective import Embeddings
 from momatch.training.step import METRICS
 from tests.training.setting import CONFIG, POOL, K, small_batch, small_classifier, small_step, with_settings

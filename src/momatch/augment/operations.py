@@ -16,7 +16,7 @@ from torch import Tensor
 from momatch.augment import blends, geometry, host, levels
 from momatch.augment.draws import below, constant
 from momatch.augment.levels import ONE
-from momatch.validation import is_readable
+from momatch.numerics.checks import is_readable
 
 #: Operations on pixels: (images, magnitude) -> images.
 PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

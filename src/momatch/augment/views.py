@@ -14,7 +14,7 @@ from torch import Tensor
 from momatch.augment import geometry, host
 from momatch.augment.draws import below, draw
 from momatch.augment.operations import OPERATIONS, apply, draw_magnitude
-from momatch.validation import check_fraction, is_readable
+from momatch.numerics.checks import check_fraction, is_readable
 
 #: The largest height or width: source coordinates in 16.16 fixed point must fit 32 bits.
 MAX_SIZE = 1 << 14

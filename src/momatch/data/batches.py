@@ -16,7 +16,7 @@ from momatch.data.permutations import Purpose, check_seed
 from momatch.data.placement import ResidentImages, StreamedImages, default_device_budget
 from momatch.data.rows import ImageRows
 from momatch.data.sampling import EpochSampler
-from momatch.validation import check_positive_int
+from momatch.numerics.checks import check_positive_int
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from momatch.data.dataset import UNLABELED, Dataset, Split
 from momatch.data.permutations import Purpose, bit_stream, permutations
 from momatch.data.rows import Examples, ImageRows
 from momatch.data.splits import PoolTruth, SemiSupervised
-from momatch.validation import check_positive_int
+from momatch.numerics.checks import check_positive_int
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from momatch.data.catalog import KNOWN
-from momatch.data.cifar import load_cifar
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset, Split
-from momatch.data.digits import load_digits
 from momatch.data.feature_facts import read_facts
 from momatch.data.features import load_features
-from momatch.data.folder import load_folder
-from momatch.data.idx import load_idx
-from momatch.data.manifest import load_manifest
-from momatch.data.npz import load_npz
 from momatch.data.options import LoadOptions
 from momatch.data.places import data_root
 from momatch.data.report import DataError, DataWarning, LoadReport
 from momatch.data.rows import ImageRows
-from momatch.data.stl10 import load_stl10
-from momatch.data.svhn import load_svhn
+from momatch.data.sources.cifar import load_cifar
+from momatch.data.sources.digits import load_digits
+from momatch.data.sources.folder import load_folder
+from momatch.data.sources.idx import load_idx
+from momatch.data.sources.manifest import load_manifest
+from momatch.data.sources.npz import load_npz
+from momatch.data.sources.stl10 import load_stl10
+from momatch.data.sources.svhn import load_svhn
 
 _Loader = Callable[[str, Path, LoadOptions], tuple[Dataset, LoadReport]]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from momatch.data.dataset import UNLABELED, Split
 from momatch.data.permutations import Purpose, bit_stream, permutations
 from momatch.data.rows import Examples, ImageRows
-from momatch.validation import check_positive_int
+from momatch.numerics.checks import check_positive_int
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from momatch._version import __version__
 from momatch.config import TrainConfig
+from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import UNLABELED, Dataset
 from momatch.data.feature_facts import MARKER, FeatureFacts
@@ -26,11 +27,10 @@ from momatch.embedding.images import Chosen, choose_images
 from momatch.embedding.network import Network, build_network
 from momatch.embedding.options import EmbedOptions
 from momatch.embedding.part import Part, RowWriter
-from momatch.training.durable import json_bytes
+from momatch.models.spec import ModelFacts
+from momatch.storage.durable import json_bytes
 from momatch.training.features import model_facts
-from momatch.training.model_facts import ModelFacts
 from momatch.training.setup import choose_device, flips, update_digest
-from momatch.training.signals import Interrupted, StopSignals
 
 #: Longest side of a picture that is kept for reports.
 MOST_PIXELS = 32

@@ -10,7 +10,7 @@ from momatch.data.dataset import Dataset, Split
 from momatch.data.rows import ImageRows
 from momatch.data.subset import draw_subset
 from momatch.embedding.options import EmbedOptions
-from momatch.training.sources import load_images
+from momatch.training.data import load_images
 
 
 @dataclass(frozen=True)

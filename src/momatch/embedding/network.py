@@ -13,11 +13,11 @@ from torch import Tensor
 
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.augment.draws import draw
-from momatch.classifier import Classifier
 from momatch.data.feature_facts import FeatureFacts
-from momatch.training.durable import replace_files
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import build_classifier
+from momatch.models.classifier import Classifier
+from momatch.models.model_files import build_classifier
+from momatch.models.spec import ModelFacts
+from momatch.storage.durable import replace_files
 
 
 class Network:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from momatch.config import TrainConfig
-from momatch.validation import check_positive_int
+from momatch.numerics.checks import check_positive_int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from momatch.data.journal import JOURNAL, Journal, read_journal
-from momatch.training.durable import PART, json_bytes, parse_json, read_object, replace_files, sync_folder, write_all
+from momatch.storage.durable import PART, json_bytes, parse_json, read_object, replace_files, sync_folder, write_all
 
 _PLAN = "plan.json"
 _LOCK = "lock"

@@ -17,8 +17,8 @@ from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import encode_labels, mark_rejected, split_labels
 from momatch.estimator.samples import weighted_set
 from momatch.estimator.settings import read_settings
-from momatch.scoring import Scores
-from momatch.validation import check_fraction
+from momatch.models.scorer import Scores
+from momatch.numerics.checks import check_fraction
 
 
 class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

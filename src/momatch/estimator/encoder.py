@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from momatch.classifier import Classifier
-from momatch.heads import HEADS, GaussianMixtureHead
+from momatch.heads import HEADS, Head
+from momatch.models.classifier import Classifier
 
 Encoder = Literal["mlp", "none"]
 ENCODERS: tuple[str, ...] = get_args(Encoder)
@@ -54,7 +54,7 @@ def build_classifier(
 
 
 @torch.no_grad()
-def start_at_class_means(head: GaussianMixtureHead, z: Float[Tensor, "n D"], labels: Int64[Tensor, " n"]) -> None:
+def start_at_class_means(head: Head, z: Float[Tensor, "n D"], labels: Int64[Tensor, " n"]) -> None:
     """Put each center on the mean of its class: without an encoder to move the samples, centers must begin among them."""
     counts = torch.bincount(labels, minlength=head.num_classes).unsqueeze(1)  # (K, 1)
     head.centers.copy_(torch.zeros_like(head.centers).index_add(0, labels, z) / counts)

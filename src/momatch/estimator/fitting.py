@@ -8,17 +8,17 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from momatch.classifier import Classifier
+from momatch.data.graph import nearest_neighbors, reach, spread_labels
 from momatch.estimator.encoder import build_classifier, start_at_class_means
 from momatch.estimator.samples import WeightedSet, hold_out
 from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
 from momatch.estimator.train import Samples, train
 from momatch.estimator.views import VectorViews
-from momatch.evaluate import Outputs, confident_samples, refit_head
-from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
-from momatch.neighbors import nearest_neighbors, reach, spread_labels
-from momatch.scoring import Scorer, Scores
+from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head
+from momatch.heads import Head
+from momatch.models.classifier import Classifier
+from momatch.models.scorer import Scorer, Scores
 
 #: Rows that go through the network at a time, always as many: what a matrix product rounds to depends on its shape.
 _CHUNK = 256
@@ -69,10 +69,7 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
         torch.manual_seed(seed)
         classifier = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed).double()
     judge = _refit(classifier, table, training, settings.config.cutoff)
-    head = classifier.head
-    assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
-    assert judge is None or isinstance(judge, AAGMM | KMeans), "a copy of it"
-    scorer = Scorer(head, judge, score=settings.outlier_score)
+    scorer = Scorer(classifier.head, judge, score=settings.outlier_score)
     scorer.calibrate(embed(classifier, scaling(held_out)))
     # A sample that ties with a calibration sample must not lose by rounding: ties go to the larger p-value.
     scores = scorer.calibration_scores
@@ -115,7 +112,7 @@ def _train(
         embedding_dim=config.embedding_dim,
         num_classes=num_classes,
     )
-    if settings.encoder == "none" and isinstance(classifier.head, GaussianMixtureHead):
+    if settings.encoder == "none" and classifier.head.has_centers:
         start_at_class_means(classifier.head, rows[labeled], labels)
     of_graph = settings.graph_neighbors if config.policy != "supervised" else 0
     distance, neighbors = nearest_neighbors(table, max(settings.neighbors, of_graph, REACH_NEIGHBORS))
@@ -137,7 +134,7 @@ def _train(
 
 def _refit(
     classifier: Classifier, table: Float64[np.ndarray, "n F"], training: WeightedSet, cutoff: float
-) -> GaussianMixtureHead | None:
+) -> Head | None:
     """The mixture in closed form over the samples that the trained model is sure of; it judges outliers.
 
     Each distinct sample counts once, as in calibration.

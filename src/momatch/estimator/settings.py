@@ -10,7 +10,7 @@ from momatch.config import TrainConfig
 from momatch.estimator.encoder import ENCODERS, Encoder
 from momatch.estimator.scaling import SCALES, Scale
 from momatch.estimator.views import View
-from momatch.validation import check_positive_int
+from momatch.numerics.checks import check_positive_int
 
 #: Of all that `momatch.OutlierDetector` can rank, what the estimator offers.
 _OUTLIER_SCORES = ("auto", "nearest", "density")

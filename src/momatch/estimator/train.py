@@ -9,15 +9,14 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 
-from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.estimator.views import VectorViews, View
-from momatch.heads import AAGMM, MAX_LOG_VARIANCE, KMeans, Linear
-from momatch.training.ema import AveragedModel
+from momatch.models.classifier import Classifier
+from momatch.training.average import AveragedModel
 from momatch.training.objective import Embeddings, Guide, Losses
 from momatch.training.objective_setup import build_objective
-from momatch.training.optim import build_optimizer, learning_rate, set_learning_rate
+from momatch.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 
 #: Steps between updates of the progress line.
 _SHOWN_EVERY = 25
@@ -86,7 +85,6 @@ def train(
         ValueError: if training diverged.
     """
     head = classifier.head
-    assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
     objective = build_objective(config, head, len(samples.weight))
     optimizer = build_optimizer(classifier, config)
     average = AveragedModel(classifier, config.ema_decay)
@@ -134,7 +132,5 @@ def _show(bar: "tqdm[None]", done: int, steps: int, losses: Losses) -> None:
 
 def _check_converged(classifier: Classifier) -> None:
     finite = all(bool(tensor.isfinite().all()) for tensor in classifier.state_dict().values())
-    head = classifier.head
-    usable = not isinstance(head, AAGMM) or bool((head.log_variances.abs() < MAX_LOG_VARIANCE).all())
-    if not (finite and usable):
+    if not (finite and bool(classifier.head.is_usable())):
         raise ValueError("training diverged: got weights that are not finite, expected finite ones; lower lr")

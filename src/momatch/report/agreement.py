@@ -3,7 +3,7 @@
 from typing import Any
 
 from momatch.config import TrainConfig
-from momatch.evaluate import Evaluation
+from momatch.evaluation.evaluate import Evaluation
 from momatch.report.findings import Missing
 from momatch.report.models import Model
 from momatch.report.words import is_number, percent

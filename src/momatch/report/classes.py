@@ -5,7 +5,7 @@ from html import escape
 from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.evaluate import Evaluation
+from momatch.evaluation.evaluate import Evaluation
 from momatch.report.findings import Findings, Missing
 from momatch.report.panels import chart, table
 from momatch.report.words import count, missing, percent, plural

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
-from momatch.evaluate import Evaluation, evaluate_outputs
-from momatch.heads import GaussianMixtureHead
+from momatch.evaluation.evaluate import Evaluation, evaluate_outputs
+from momatch.inference.evaluate import check_features, fitted
 from momatch.report.agreement import disagreements
 from momatch.report.contact_sheets import confident_mistakes, drawn_from_pool, most_outlying, truths_of_pool
 from momatch.report.densities import collect_densities
@@ -19,8 +19,7 @@ from momatch.report.maps import map_points
 from momatch.report.models import Model, checkpoint_model, saved_model
 from momatch.report.run_files import RunFiles, attempt, read_run, written_again
 from momatch.report.run_images import RunImages, load_run_images, load_strangers
-from momatch.run_evaluation import check_features, fitted
-from momatch.training.sources import HELD_OUT
+from momatch.training.data import HELD_OUT
 
 TEST = "test images"
 _SEE = "(see the problems of this run)"
@@ -208,7 +207,7 @@ def _evaluate(test: Judged) -> Evaluation:
 
 def _clusters(test: Judged, config: TrainConfig) -> tuple[ClusterFindings, ...]:
     head = test.model.classifier.head
-    if not isinstance(head, GaussianMixtureHead):
+    if not head.has_centers:
         raise ValueError("A linear head has no centers, so there are no clusters to hold against a Gaussian")
     usable = test.select(test.is_finite.nonzero().flatten())
     names = test.model.facts.class_names

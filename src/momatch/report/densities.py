@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from momatch.evaluate import outlier_scores, separation
+from momatch.evaluation.evaluate import outlier_scores, separation
 from momatch.report.findings import Densities
 from momatch.report.judged import Judged
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.evaluate import Evaluation
+from momatch.evaluation.evaluate import Evaluation
 from momatch.report.findings import Findings, Missing
 from momatch.report.panels import table
 from momatch.report.words import count, decimal, duration, is_number, missing, percent

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from momatch.config import TrainConfig
-from momatch.evaluate import Evaluation
+from momatch.evaluation.evaluate import Evaluation
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from momatch.heads import GaussianMixtureHead
-from momatch.moment_classes import NORMAL_MOMENTS, Partition, cell_counts
+from momatch.constraints.cells import NORMAL_MOMENTS, Partition, cell_counts
+from momatch.heads import Head
 from momatch.report.findings import ClusterFindings, MomentRow
 
 #: Pairs of samples at once.
@@ -89,7 +89,7 @@ def distance_quantiles(d2: Float[Tensor, " n"], dimensions: int) -> tuple[Float[
 
 @torch.no_grad()
 def cluster_findings(
-    head: GaussianMixtureHead,
+    head: Head,
     z: Float[Tensor, "n D"],
     labels: Int64[Tensor, " n"],
     names: tuple[str, ...],

@@ -10,9 +10,9 @@ from torch import Tensor
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import UNLABELED
 from momatch.data.rows import ImageRows
-from momatch.evaluate import Outputs, outlier_scores, run_classifier
+from momatch.evaluation.evaluate import Outputs, outlier_scores, run_classifier
+from momatch.evaluation.metrics import log_doubt
 from momatch.heads import log_posterior
-from momatch.metrics import log_doubt
 from momatch.report.models import Model
 
 #: Side of a thumbnail, at most: thousands of photographs would take gigabytes.

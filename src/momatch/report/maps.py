@@ -9,7 +9,6 @@ from torch import Tensor
 
 from momatch.data.conversion import convert_images
 from momatch.data.rows import ImageRows
-from momatch.heads import GaussianMixtureHead
 from momatch.report.findings import Points
 from momatch.report.judged import Judged, alarm_level
 
@@ -126,7 +125,7 @@ def map_points(origins: Sequence[Judged], most_points: int, say: Callable[[str],
     shown = [origin.select(even_share(origin.labels, number)) for origin, number in zip(usable, granted, strict=True)]
     z = torch.cat([origin.outputs.z for origin in shown])
     head = shown[0].model.classifier.head
-    centers = head.centers.detach().cpu() if isinstance(head, GaussianMixtureHead) else z[:0]
+    centers = head.centers.detach().cpu() if head.has_centers else z[:0]
     # The plane is that of what the run knows: the same picture with and without outliers.
     plane = Plane.through(shown[0].outputs.z)
     everything = torch.cat([z, centers.to(z.dtype)])

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from momatch.classifier import Classifier
 from momatch.config import TrainConfig
+from momatch.heads import Head
+from momatch.models.classifier import Classifier
+from momatch.models.model_files import load_model
+from momatch.models.spec import ModelFacts
 from momatch.report.run_images import RunImages
-from momatch.training.checkpoint import FOLDER, load_newest
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import load_model
+from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.training.refit import refitted_head
 from momatch.training.setup import build_training
 from momatch.training.state import restore
@@ -31,12 +31,12 @@ class Model:
 
     classifier: Classifier
     facts: ModelFacts
-    refitted: nn.Module | None
+    refitted: Head | None
     step: int | None = None
     remarks: tuple[str, ...] = ()
 
     @property
-    def judge(self) -> nn.Module:
+    def judge(self) -> Head:
         """The head that tells outliers: the refitted one where there is one."""
         return self.classifier.head if self.refitted is None else self.refitted
 

@@ -24,7 +24,7 @@ from momatch.report.sections import (
     sheet_section,
 )
 from momatch.report.sprites import Sprites
-from momatch.training.durable import replace_files
+from momatch.storage.durable import replace_files
 from momatch.training.run import Run
 
 #: How a page of ours begins its title: what carries it may be replaced by a new one, anything else is somebody's file.

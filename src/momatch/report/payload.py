@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from momatch.evaluate import Evaluation
+from momatch.evaluation.evaluate import Evaluation
 from momatch.report.curves import curve_charts, threshold_points
 from momatch.report.findings import ClusterFindings, Densities, Findings, Missing, Points
 from momatch.report.plain import rounded

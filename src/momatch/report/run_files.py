@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from momatch.config import TrainConfig
 from momatch.report.findings import Missing
-from momatch.training.checkpoint import FOLDER
-from momatch.training.durable import parse_json, read_object
-from momatch.training.run_config import read_config
+from momatch.storage.checkpoint import FOLDER
+from momatch.storage.durable import parse_json, read_object
+from momatch.storage.run_config import read_config
 
 METRICS, RESULT, LOG = "metrics.jsonl", "result.json", "run.log"
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
@@ -16,9 +15,10 @@ from momatch.data.places import data_root
 from momatch.data.report import DataError, DataWarning
 from momatch.data.rows import ImageRows
 from momatch.data.splits import SemiSupervised
-from momatch.run_evaluation import check_features, fitted, size_of_files
-from momatch.training.model_facts import ModelFacts
-from momatch.training.sources import load_images, part_classes, split_images
+from momatch.inference.evaluate import check_features, fitted, size_of_files
+from momatch.models.classifier import Classifier
+from momatch.models.spec import ModelFacts
+from momatch.training.data import load_images, part_classes, split_images
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from html import escape
 from statistics import median
 
 from momatch.config import TrainConfig
-from momatch.evaluate import Evaluation
+from momatch.evaluation.evaluate import Evaluation
 from momatch.report.curves import curve_charts, threshold_points
 from momatch.report.findings import ClusterFindings, Densities, Findings, Missing, Picture, Points
 from momatch.report.panels import chart, panels, table

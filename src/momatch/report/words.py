@@ -5,7 +5,7 @@ from html import escape
 from typing import TypeGuard
 
 from momatch.config import TrainConfig
-from momatch.evaluate import Evaluation
+from momatch.evaluation.evaluate import Evaluation
 from momatch.report.findings import Densities, Findings, Missing
 
 

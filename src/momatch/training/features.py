@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from momatch.augment import CachedView
-from momatch.classifier import CachedFeatures, Classifier
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset
 from momatch.data.feature_facts import FeatureFacts
 from momatch.data.features import backbone_weights
 from momatch.data.rows import ImageRows
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import build_classifier, fill
+from momatch.models.classifier import CachedFeatures, Classifier
+from momatch.models.model_files import build_classifier, fill
+from momatch.models.spec import ModelFacts
 
 #: So many images are enough for means and deviations.
 STATISTICS_SAMPLES = 10_000

@@ -9,23 +9,23 @@ from dataclasses import replace
 import torch
 
 from momatch.config import TrainConfig
+from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.dataset import Dataset
 from momatch.data.feature_facts import read_facts
-from momatch.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
+from momatch.evaluation.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
+from momatch.models.model_files import save_model
+from momatch.models.saved_model import model_settings
+from momatch.storage.checkpoint import FOLDER, load_newest
+from momatch.storage.run_directory import RunDirectory
 from momatch.training.allocator import keep_large_blocks
-from momatch.training.checkpoint import FOLDER, load_newest
 from momatch.training.features import adopt
-from momatch.training.figures import DivergenceError, check_progress, class_thresholds, interval_figures, run_result
-from momatch.training.model_files import save_model
-from momatch.training.optim import learning_rate
+from momatch.training.optimizer import learning_rate
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
 from momatch.training.refit import calibration, refit_judge, refitted_head
+from momatch.training.result import DivergenceError, check_progress, class_thresholds, interval_figures, run_result
 from momatch.training.run import Run
-from momatch.training.run_directory import RunDirectory
-from momatch.training.saved_model import model_settings
 from momatch.training.setup import Training, build_training, choose_device
-from momatch.training.signals import Interrupted, StopSignals
 from momatch.training.state import History, restore
 from momatch.training.tracker import Tracker
 

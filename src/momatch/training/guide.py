@@ -5,9 +5,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from momatch.data.graph import nearest_neighbors, spread_labels
 from momatch.data.rows import ImageRows
 from momatch.data.splits import SemiSupervised
-from momatch.neighbors import nearest_neighbors, spread_labels
 
 #: Neighbours are looked for among so many principal components: all 1,280 features find hardly better ones, 8 times slower.
 COMPONENTS = 128

@@ -13,16 +13,15 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from momatch.constraints import KLConstraint, MMDConstraint
+from momatch.constraints.moments import MomentConstraint
 from momatch.data.dataset import UNLABELED
-from momatch.heads import AAGMM, KMeans, Linear, log_posterior
-from momatch.moments import MomentConstraint
+from momatch.heads import Head, log_posterior
 from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import FixMatchPolicy, FlexMatchPolicy, FreeMatchPolicy, SoftMatchPolicy
 from momatch.training.processes import Processes
 
 AnyPolicy = FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy
 AnyConstraint = MomentConstraint | MMDConstraint | KLConstraint
-AnyHead = AAGMM | KMeans | Linear
 
 #: The least probability that a model or a guide has in their mixture.
 _DOUBT = 1e-8
@@ -108,7 +107,7 @@ class Objective(nn.Module):
 
     def forward(
         self,
-        head: AnyHead,
+        head: Head,
         z: Embeddings,
         labels: Integer[Tensor, " b"],
         indices: Integer[Tensor, " u"],
@@ -150,7 +149,7 @@ class Objective(nn.Module):
                 strong = self.processes.gather_with_gradient(log_posterior(strong_log_joint).exp())
                 parts["fairness_loss"] = self.fairness_weight * self.policy.fairness_loss(strong, all_weights)
             sums = self._counts(weight, predicted, truth, exclude)
-        if self.constraint is not None and not isinstance(head, Linear):
+        if self.constraint is not None and head.has_centers:
             clusters = labels if self.assign_labeled == "label" else labeled_log_joint.detach().argmax(-1)
             parts["constraint_loss"] = self.constraint_weight * self._constraint(head, z, clusters, predicted)
         total = torch.stack(tuple(parts.values())).sum()
@@ -164,9 +163,7 @@ class Objective(nn.Module):
         self.detector.threshold_scores = self.detector.score(self.processes.gather(z.labeled))
         return self.detector.is_outlier(z.weak.detach(), progress=progress)
 
-    def _constraint(
-        self, head: AAGMM | KMeans, z: Embeddings, labeled_clusters: Tensor, predicted: Tensor
-    ) -> Float[Tensor, ""]:
+    def _constraint(self, head: Head, z: Embeddings, labeled_clusters: Tensor, predicted: Tensor) -> Float[Tensor, ""]:
         """The sum of one term a view: weak and strong views of a cluster are not the same distribution."""
         assert self.constraint is not None
         gather, gather_z = self.processes.gather, self.processes.gather_with_gradient

@@ -4,16 +4,15 @@ import copy
 
 from momatch.config import TrainConfig
 from momatch.constraints import KLConstraint, MMDConstraint
-from momatch.moments import MomentConstraint
+from momatch.constraints.moments import MomentConstraint
+from momatch.heads import Head
 from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import POLICIES, FixMatchPolicy, FlexMatchPolicy
-from momatch.training.objective import AnyConstraint, AnyHead, AnyPolicy, Objective
+from momatch.training.objective import AnyConstraint, AnyPolicy, Objective
 from momatch.training.processes import Processes
 
 
-def build_objective(
-    config: TrainConfig, head: AnyHead, pool_size: int, processes: Processes | None = None
-) -> Objective:
+def build_objective(config: TrainConfig, head: Head, pool_size: int, processes: Processes | None = None) -> Objective:
     """The loss as the resolved config says; outliers are judged by a copy of the head if it is to be refitted."""
     detector = None
     if config.outliers != "none" and config.policy != "supervised":

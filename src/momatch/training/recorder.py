@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from momatch.config import TrainConfig
-from momatch.training.checkpoint import FOLDER, prune, save_checkpoint
+from momatch.console.progress import Progress
+from momatch.storage.checkpoint import FOLDER, prune, save_checkpoint
+from momatch.storage.run_directory import RunDirectory
 from momatch.training.processes import Processes
-from momatch.training.progress import Progress
-from momatch.training.run_directory import RunDirectory
 from momatch.training.setup import Training
 from momatch.training.state import History, collect
 from momatch.training.tracker import TRACKERS, Tracker

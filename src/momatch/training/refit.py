@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
-from momatch.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.heads import AAGMM, GaussianMixtureHead, KMeans, Linear
-from momatch.scoring import Scorer
-from momatch.training.saved_model import Calibration
+from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
+from momatch.heads import Head
+from momatch.models.saved_model import Calibration
+from momatch.models.scorer import Scorer
 from momatch.training.setup import Training
 
 #: So many images of the pool are enough for means and variances, and take a bounded time.
@@ -21,17 +21,17 @@ POOL_SAMPLES = 10_000
 CALIBRATION_SAMPLES = 10_000
 
 
-def refitted_head(training: Training, cutoff: float) -> GaussianMixtureHead | None:
+def refitted_head(training: Training, cutoff: float) -> Head | None:
     """A refitted copy of the averaged model's head; None for a head without centers."""
     average = training.step.average.classifier
-    if not isinstance(average.head, GaussianMixtureHead):
+    if not average.head.has_centers:
         return None
     outputs, labels = _outputs(training)
     positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
     return refit_head(average.head, outputs.z[positions], classes)
 
 
-def calibration(training: Training, refitted: GaussianMixtureHead | None) -> Calibration | None:
+def calibration(training: Training, refitted: Head | None) -> Calibration | None:
     """Outlier scores of images that were not trained on, by the refitted mixture where there is one; None without images.
 
     Args:
@@ -43,7 +43,6 @@ def calibration(training: Training, refitted: GaussianMixtureHead | None) -> Cal
         return None
     average = training.step.average.classifier
     judge = average.head if refitted is None else refitted
-    assert isinstance(judge, AAGMM | KMeans | Linear), "the config names no other"
     z = run_classifier(average, images.even_share(CALIBRATION_SAMPLES)).z
     # Outputs are on the CPU, and the model that is saved must stay where it is.
     scorer = Scorer(copy.deepcopy(judge).cpu()).calibrate(z)

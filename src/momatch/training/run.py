@@ -6,16 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.arrays import Images
-from momatch.scoring import Scores
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import load_model
-from momatch.training.run_directory import RunDirectory
-from momatch.training.saved_model import SavedModel, model_settings
+from momatch.heads import Head
+from momatch.models.classifier import Classifier
+from momatch.models.model_files import load_model
+from momatch.models.saved_model import SavedModel, model_settings
+from momatch.models.scorer import Scores
+from momatch.models.spec import ModelFacts
+from momatch.storage.run_directory import RunDirectory
 
 
 class Run:
@@ -77,7 +76,7 @@ class Run:
         return self.model.facts
 
     @property
-    def refitted_head(self) -> nn.Module | None:
+    def refitted_head(self) -> Head | None:
         """The mixture in closed form for outlier scores; None where it was not asked for.
 
         Raises:

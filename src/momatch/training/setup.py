@@ -9,7 +9,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.augment import StrongAugment, View, WeakAugment
-from momatch.classifier import Classifier
 from momatch.config import TrainConfig
 from momatch.data.batches import BatchStream
 from momatch.data.catalog import KNOWN
@@ -18,8 +17,11 @@ from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset
 from momatch.data.rows import Examples, ImageRows
 from momatch.data.splits import SemiSupervised
 from momatch.data.statistics import normalization
-from momatch.heads import AAGMM, KMeans, Linear
-from momatch.training.ema import AveragedModel
+from momatch.models.classifier import Classifier
+from momatch.models.model_files import build_classifier
+from momatch.models.spec import ModelFacts
+from momatch.training.average import AveragedModel
+from momatch.training.data import CalibrationImages, load_images, part_classes, split_images
 from momatch.training.features import (
     build_whole,
     cached_views,
@@ -29,12 +31,9 @@ from momatch.training.features import (
     without_backbone,
 )
 from momatch.training.guide import neighbor_guide
-from momatch.training.model_facts import ModelFacts
-from momatch.training.model_files import build_classifier
 from momatch.training.objective_setup import build_objective
-from momatch.training.optim import build_optimizer
+from momatch.training.optimizer import build_optimizer
 from momatch.training.processes import Processes
-from momatch.training.sources import CalibrationImages, load_images, part_classes, split_images
 from momatch.training.step import StepOptions, TrainStep
 
 #: About so many images of each set enter the digest of the data.
@@ -218,9 +217,7 @@ def build_step(
         views: the weak and the strong one, where they are not made of images as the config says.
         guide: (N_u, K) class probabilities that the first pseudo-labels follow, on the same device.
     """
-    head = classifier.head
-    assert isinstance(head, AAGMM | KMeans | Linear), "the config names no other"
-    objective = build_objective(config, head, len(truth), processes).to(truth.device)
+    objective = build_objective(config, classifier.head, len(truth), processes).to(truth.device)
     return TrainStep(
         classifier,
         AveragedModel(classifier, config.ema_decay),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momatch.training.optim import state_tensors
+from momatch.training.optimizer import state_tensors
 from momatch.training.setup import Training
 
 

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from momatch.augment import View
-from momatch.classifier import Classifier
 from momatch.data.batches import Batch
-from momatch.heads import AAGMM, MAX_LOG_VARIANCE
-from momatch.training.ema import AveragedModel
+from momatch.models.classifier import Classifier
+from momatch.training.average import AveragedModel
 from momatch.training.guard import Guard
 from momatch.training.objective import Embeddings, Guide, Losses, Objective
-from momatch.training.optim import Optimizer, set_learning_rate, state_tensors
+from momatch.training.optimizer import Optimizer, set_learning_rate, state_tensors
 from momatch.training.processes import Processes
 
 #: The labelled images' weak view has numbers of its own.
@@ -182,7 +181,7 @@ class TrainStep:
         if self.options.clip_norm > 0:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self.options.clip_norm, norm)
         self.optimizer.step()
-        good = good & self._is_usable()
+        good = good & self.classifier.head.is_usable()
         self._guard.restore_unless(good)
         if self.scaler.is_enabled():
             self.scaler.update()
@@ -190,13 +189,6 @@ class TrainStep:
         names = ["loss", *losses.parts, *losses.sums]
         self.last_figures = {**dict(zip(names, figures.unbind(), strict=True)), "gradient_norm": norm}
         self._count(good)
-
-    def _is_usable(self) -> Bool[Tensor, ""]:
-        """Whether the head's variances are still numbers that float32 can compute with, and that a model can be loaded with."""
-        head = self.classifier.head
-        if not isinstance(head, AAGMM):
-            return torch.ones((), dtype=torch.bool, device=self.device)
-        return (head.log_variances.abs() < MAX_LOG_VARIANCE).all()
 
     def _count(self, good: Tensor) -> None:
         zero = torch.zeros((), device=self.device)

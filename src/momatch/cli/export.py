@@ -1,0 +1,104 @@
+"""``momatch export``: a trained model for use elsewhere, as one graph or as a folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from momatch.models.saved_model import SavedModel
+    from momatch.training.run import Run
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write a trained model for use elsewhere.
+
+    Attributes:
+        run: directory of a finished run, or folder of a saved model.
+        to: "onnx", one graph from raw pixels to label, posterior, log density, distance and p-value, for any runtime of ONNX;
+            "torch", the same graph for torch.export.load; "folder", weights, settings and card for SavedModel.from_pretrained.
+        out: the file or folder to write (default: model.onnx or model.pt2 in RUN; a folder must be named).
+        overwrite: replace what is there.
+        opset: version of ONNX's operators (default: torch's choice).
+    """
+
+    run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
+    to: Literal["onnx", "torch", "folder"] = "onnx"
+    out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = None
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    opset: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``momatch export``; returns the exit code."""
+    arguments = tyro.cli(Arguments, prog="momatch export", args=list(argv))
+    if not arguments.run.is_dir():
+        raise ValueError(f"{arguments.run}: there is no such directory, expected that of a run or of a saved model")
+    if arguments.opset is not None and arguments.to != "onnx":
+        raise ValueError(f"--opset: got {arguments.opset} with --to {arguments.to}, expected it with --to onnx only")
+    return _folder(arguments) if arguments.to == "folder" else _file(arguments)
+
+
+def _folder(arguments: Arguments) -> int:
+    folder = arguments.out
+    if folder is None:
+        raise ValueError("--out: got none, expected the folder to write: momatch export RUN --to folder --out DIR")
+    from momatch.models.model_files import check_model_folder
+
+    if check_model_folder(folder) and not arguments.overwrite:
+        raise ValueError(f"{folder}: there is a model, which is not replaced unasked; give --overwrite")
+    from momatch.storage.run_directory import CARD
+    from momatch.storage.signed_text import may_replace
+
+    kept = not may_replace(folder / CARD)
+    _, model = _load(arguments.run)
+    model.save_pretrained(folder)
+    print(f"model: {folder}")
+    if kept:
+        print(f"{folder / CARD} is not a card as momatch wrote it, and was left as it is")
+    print(f'load it with: momatch.SavedModel.from_pretrained("{folder}")')
+    return 0
+
+
+def _file(arguments: Arguments) -> int:
+    from momatch.inference.export.check_images import own_images
+    from momatch.inference.export.files import FORMATS, check_target, export_model
+
+    path = arguments.out or arguments.run / f"model{FORMATS[arguments.to][0]}"
+    # Known before the work, not after it.
+    check_target(path, overwrite=arguments.overwrite)
+    if arguments.to == "onnx":
+        from momatch.inference.export.onnx_graph import packages
+
+        packages()
+    run, model = _load(arguments.run)
+    images = None if run is None else own_images(run)
+    exported = export_model(
+        model, path, to=arguments.to, opset=arguments.opset, overwrite=arguments.overwrite, images=images
+    )
+    facts = model.facts
+    print(
+        f"{path}: {exported.size / 2**20:,.1f} MB, takes uint8 images (n, {facts.in_channels}, {_size(facts.image_size)})"
+    )
+    kinds = "made-up images" if images is None else f"{len(images)} images of {facts.dataset} and made-up ones"
+    print(f"compared with the model by {exported.runner} on {kinds}")
+    print(f"  {exported.parity}")
+    return 0
+
+
+def _load(path: Path) -> "tuple[Run | None, SavedModel]":
+    from momatch.models.saved_model import SavedModel
+    from momatch.storage.run_config import holds_run
+    from momatch.training.run import Run
+
+    if not holds_run(path):
+        return None, SavedModel.from_pretrained(path)
+    run = Run.load(path)
+    return run, run.model
+
+
+def _size(image_size: tuple[int, int]) -> str:
+    return f"{image_size[0]}, {image_size[1]}"

@@ -1,0 +1,165 @@
+"""``momatch predict``: labels of new images, and which of them the model does not know."""
+
+import math
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from momatch.console.signals import Interrupted
+from momatch.console.warned import say_warning, warnings_said
+
+if TYPE_CHECKING:
+    from momatch.inference.predict.stream import Summary
+    from momatch.models.saved_model import SavedModel
+
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Label images with a trained classifier: class, confidence, log density, Mahalanobis distance, outlier p-value, flag.
+
+    Attributes:
+        run: directory of a finished run, or a folder with a saved model.
+        paths: image files, folders, patterns in quotes ('photos/**/*.jpg'), a .csv or .parquet table with the column path, .npz
+            files, or names of known datasets (their test images).
+        out: write to this file: .csv, .jsonl or .parquet (default: CSV to the standard output).
+        overwrite: replace the file that is there.
+        alpha: flag images whose p-value is at most this; so many of the images that belong to the classes are flagged, at
+            most (default: 0.05).
+        fdr: flag by Benjamini-Hochberg over all images instead; so many of those flagged belong to the classes after all, at
+            most.
+        posterior: add a column with the posterior of each class.
+        batch_size: images a pass.
+        workers: threads that decode and predict (default: the number of cores).
+        device: where the network runs, e.g. cpu or cuda; auto for the fastest there is.
+        data_dir: where known datasets lie ($MOMATCH_DATA).
+        progress: show how far it is.
+    """
+
+    run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
+    paths: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PATH [PATH ...]", help_behavior_hint="")]
+    ]
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    overwrite: bool = False
+    alpha: Annotated[float | None, tyro.conf.arg(metavar="RATE", help_behavior_hint="")] = None
+    fdr: Annotated[float | None, tyro.conf.arg(metavar="RATE", help_behavior_hint="")] = None
+    posterior: bool = False
+    batch_size: Annotated[int, tyro.conf.arg(metavar="INT")] = 64
+    workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
+    data_dir: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    progress: bool = True
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``momatch predict``; returns the exit code: 1 if no image could be read."""
+    arguments = tyro.cli(Arguments, prog="momatch predict", args=list(argv))
+    _check(arguments)
+    from momatch.inference.predict.inputs import find_sources
+    from momatch.inference.predict.output import check_target
+    from momatch.inference.predict.stream import Settings, predict_to_file
+    from momatch.training.allocator import keep_large_blocks
+    from momatch.training.run import load_trained
+
+    # All that can be wrong is known before the work.
+    if arguments.out is not None:
+        check_target(arguments.out, overwrite=arguments.overwrite, inputs=arguments.paths)
+    model = load_trained(arguments.run)
+    with warnings_said("predict"):
+        sources = find_sources(arguments.paths, arguments.data_dir)
+    for message in _warnings(model, arguments):
+        say_warning("predict", message)
+    keep_large_blocks()
+    settings = Settings(
+        alpha=_ALPHA if arguments.alpha is None else arguments.alpha,
+        fdr=arguments.fdr,
+        posterior=arguments.posterior,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        device=arguments.device,
+        progress=arguments.progress,
+    )
+    with _stopped_by_signals(arguments.out):
+        summary = predict_to_file(model, sources, arguments.out, settings)
+    print(in_words(summary, settings.alpha, settings.fdr, arguments.out), file=sys.stderr)
+    return 0 if summary.images else 1
+
+
+def in_words(summary: "Summary", alpha: float, fdr: float | None, out: Path | None) -> str:
+    """What came of it, in one line."""
+    parts = [f"{summary.images:,} images"]
+    if summary.flagged is not None:
+        rule = f"p <= {alpha:g}, --alpha" if fdr is None else f"false discovery rate {fdr:g}, --fdr"
+        parts.append(f"{summary.flagged:,} flagged ({rule})")
+    if summary.unreadable:
+        parts.append(f"{summary.unreadable:,} unreadable (column error)")
+    rate = (
+        f"{summary.images_per_second:,.0f}" if summary.images_per_second >= 10 else f"{summary.images_per_second:.2g}"
+    )
+    parts.append(f"{summary.seconds:.1f} s, {rate} images/s")
+    return "; ".join(parts) + (f"; {out}" if out is not None else "")
+
+
+def _check(arguments: Arguments) -> None:
+    if arguments.alpha is not None and arguments.fdr is not None:
+        raise ValueError(
+            "got both --alpha and --fdr, expected one of them: --alpha bounds the share of known images that are flagged, "
+            "--fdr the share of flagged images that are known"
+        )
+    for name in ("alpha", "fdr"):
+        level: float | None = getattr(arguments, name)
+        if level is not None and not 0.0 < level < 1.0:
+            raise ValueError(f"--{name}: got {level}, expected a number between 0 and 1")
+    for name in ("batch_size", "workers"):
+        count: int | None = getattr(arguments, name)
+        if count is not None and count < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: got {count}, expected at least 1")
+
+
+def _warnings(model: "SavedModel", arguments: Arguments) -> Iterator[str]:
+    if model.calibration is None:
+        yield (
+            "the model was saved without calibration, so p_value and flagged stay empty; train it again: momatch train keeps "
+            "images out for calibration (--calibration-fraction)"
+        )
+        return
+    m = model.calibration.scores.numel()
+    name, level = ("--fdr", arguments.fdr) if arguments.fdr is not None else ("--alpha", arguments.alpha or _ALPHA)
+    if level * (m + 1) < 1:
+        needed = math.ceil(1 / level) - 1
+        yield (
+            f"nothing can be flagged at {name} {level:g}: with {m} calibration images the smallest p-value is "
+            f"{1 / (m + 1):.3g}; it takes at least {needed}"
+        )
+
+
+@contextmanager
+def _stopped_by_signals(out: Path | None) -> Iterator[None]:
+    """SIGTERM ends the work as Ctrl-C does, so that nothing is left behind; both say what became of the output."""
+    message = "interrupted; not all rows were written" if out is None else f"interrupted; {out} is not written"
+    before = None
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(message, number)
+
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as error:
+        raise Interrupted(message, signal.SIGINT) from error
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,151 @@
+"""``momatch train``: train a classifier, say in words what came of it."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from momatch.cli.train_flags import Flags, parse_flags
+from momatch.config import TrainConfig
+from momatch.config.layers import Layer, combine, combine_resumed, preset_layer, read_config_file
+from momatch.config.presets import PRESETS
+from momatch.data.feature_facts import read_facts
+
+#: Where settings come from that nobody named: the preset that a features file brings.
+FEATURES = "preset 'features' (taken for a features file)"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``momatch train``; returns the exit code."""
+    flags = parse_flags(argv)
+    config = resolve(flags)
+    speaks = os.environ.get("RANK", "0") == "0"
+    if speaks and FEATURES in (layer.source for layer in _layers(flags)[0]):
+        print(
+            f"{config.dataset} holds features: settings of the preset 'features' (--preset names others)",
+            file=sys.stderr,
+        )
+    if flags.print_config:
+        if speaks:
+            print(json.dumps(config.to_dict(), indent=2))
+        return 0
+    from momatch.training.fit import fit
+
+    run = fit(config)
+    # Of several processes, the first one speaks and writes.
+    if not speaks:
+        return 0
+    from momatch.report import report_run
+
+    # Before anything is printed: a reader that has seen enough (head) ends the command.
+    try:
+        report, trouble = report_run(run), None
+    except (ValueError, OSError) as error:
+        # The run itself is finished and whole.
+        report, trouble = None, error
+    result = run.result or {}
+    for line in summary(config, result):
+        print(line)
+    if report is not None:
+        print(f"report: {report}")
+    print(f"model:  {config.run_dir}")
+    if result.get("test_accuracy") is not None:
+        print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}")
+    if trouble is not None:
+        again = f"momatch report {shlex.quote(str(config.run_dir))} --out FILE"
+        print(f"momatch train: warning: the run is finished, but has no report: {trouble}; {again}", file=sys.stderr)
+    return 0
+
+
+def resolve(flags: Flags) -> TrainConfig:
+    """The settings that the run will have.
+
+    Raises:
+        ValueError: if a setting is unknown, of the wrong type or out of range, or not that of the run to be resumed.
+    """
+    layers, fixed = _layers(flags)
+    config = combine(layers, fixed)
+    if not config.resume:
+        return config
+    assert config.run_dir is not None, "combine resolves it"
+    if not Path(config.run_dir).is_dir():
+        raise ValueError(
+            f"{config.run_dir}: got no run to go on with; leave --resume out to start one, or give its --run-dir"
+        )
+    from momatch.training.run import Run
+
+    return combine_resumed(layers, Run.load(config.run_dir).config)
+
+
+def _layers(flags: Flags) -> tuple[list[Layer], Layer | None]:
+    """Where settings come from, and what a features file has decided; it brings a preset of its own if none is named."""
+    values = {} if flags.config is None else read_config_file(flags.config)
+    preset = values.pop("preset", None) if flags.preset is None else flags.preset
+    layers = [] if preset is None else [preset_layer(str(preset))]
+    layers += [Layer(values, str(flags.config)), Layer(flags.settings)]
+    given = {key: value for layer in layers for key, value in layer.values.items()}
+    facts = read_facts(given["dataset"]) if isinstance(given.get("dataset"), str) else None
+    if facts is None:
+        return layers, None
+    if preset is None and not given.get("resume"):
+        layers.insert(0, Layer(PRESETS["features"], FEATURES))
+    return layers, Layer(facts.settings, str(facts.path))
+
+
+def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
+    """The lines that say what was trained and what came of it."""
+    yield ""
+    yield from _settings(config)
+    yield ""
+    rows = [
+        ("test accuracy (averaged model, last step)", _percent(result.get("test_accuracy"))),
+        ("best of all evaluations (an oracle: chosen by the test labels)", _percent(result.get("best_test_accuracy"))),
+        ("pseudo-labels used", _percent(result.get("utilisation"))),
+        ("pseudo-labels right, of those used", _percent(result.get("pseudo_label_accuracy"))),
+        ("compactness (mean distance to the assigned center)", _number(result.get("compactness"), ".3g")),
+        ("time", _duration(result.get("seconds"))),
+        ("images a second", _number(result.get("images_per_second"), ",.0f")),
+        ("peak memory", _number(result.get("peak_memory_mb"), ",.0f", " MB")),
+    ]
+    if result.get("skipped_steps"):
+        rows.append(("steps skipped (loss or gradient not finite)", _number(result["skipped_steps"], ",")))
+    shown = [(name, value) for name, value in rows if value is not None]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        yield f"{name:{width}}  {value:>9}"
+    if result.get("test_accuracy") is None:
+        yield "no test accuracy: the dataset has no test images; --test-fraction holds some out"
+    yield ""
+
+
+def _settings(config: TrainConfig) -> Iterator[str]:
+    labels = f"{config.labels_per_class} labels a class" if config.labels_per_class else "all labels"
+    held_out = f", classes {config.held_out_classes} held out" if config.held_out_classes else ""
+    in_pool = " (their images stay in the pool)" if config.held_out_in_pool else ""
+    yield f"{config.dataset}: {labels}{held_out}{in_pool}, seed {config.seed}"
+    width = f"{config.embedding_dim} dimensions" if config.embedding_dim else "the network's own features"
+    constraints = {"moments": f"moments up to order {config.moment_order}", "mmd": "MMD", "kl": "KL divergence"}
+    constraint = f"constrained by {constraints[config.constraint]}" if config.moment_order else "not constrained"
+    yield f"{config.backbone} network, {config.head} head on {width}, {constraint}"
+    pool = f" + {config.unlabeled_batch_size} unlabelled" if config.unlabeled_batch_size else ""
+    outliers = f", outliers kept out by {config.outliers}" if config.outliers != "none" else ""
+    yield f"{config.policy}{outliers}, {config.steps:,} steps of {config.labeled_batch_size} labelled{pool} images"
+
+
+def _percent(value: float | int | None) -> str | None:
+    return None if value is None else f"{100 * value:.2f} %"
+
+
+def _number(value: float | int | None, form: str, unit: str = "") -> str | None:
+    return None if value is None else f"{value:{form}}{unit}"
+
+
+def _duration(seconds: float | int | None) -> str | None:
+    if seconds is None:
+        return None
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"

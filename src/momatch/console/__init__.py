@@ -1,0 +1,1 @@
+"""What a person sees while it works: progress, warnings, and how Ctrl-C is answered."""

@@ -1,0 +1,14 @@
+"""Heads: from embeddings to the log joint. A new head is a file here and an entry in `HEADS`."""
+
+from momatch.heads.base import Head, log_density, log_posterior
+from momatch.heads.linear import Linear
+from momatch.heads.mixture import AAGMM, GaussianMixtureHead, KMeans
+
+#: The heads by the name that `--head` and `Classifier.build` take.
+HEADS: dict[str, type[AAGMM] | type[KMeans] | type[Linear]] = {
+    "aagmm": AAGMM,
+    "kmeans": KMeans,
+    "linear": Linear,
+}
+
+__all__ = ["AAGMM", "HEADS", "GaussianMixtureHead", "Head", "KMeans", "Linear", "log_density", "log_posterior"]

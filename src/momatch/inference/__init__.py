@@ -1,0 +1,1 @@
+"""What comes out of a trained model: predictions, evaluations, exported graphs."""

@@ -1,0 +1,95 @@
+"""A model as ONNX, run and compared by onnxruntime."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momatch._version import __version__
+from momatch.inference.export.facts import description
+from momatch.inference.export.graph import INPUT, OUTPUTS, first_line, trace, without_torchs_own_warnings
+from momatch.inference.export.parity import Runner
+from momatch.models.saved_model import SavedModel
+
+#: torch translates to this opset and converts from there; below it that fails for most networks.
+FIRST_OPSET = 18
+#: Keys of the metadata begin so.
+PREFIX = "momatch."
+
+
+def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str]:
+    """The bytes of the file, what runs them, and what that is in words.
+
+    Raises:
+        ImportError: if a package is missing.
+        ValueError: if the opset is not known, or ONNX has no counterpart to an operation of the network; or as
+            `momatch.inference.export.graph.trace`.
+    """
+    onnx, runtime = packages()
+    latest = onnx.defs.onnx_opset_version()
+    if opset is not None and not FIRST_OPSET <= opset <= latest:
+        raise ValueError(f"opset: got {opset}, expected {FIRST_OPSET} to {latest}, which the installed onnx knows")
+    proto = _translate(trace(model), opset)
+    proto.producer_name, proto.producer_version = "momatch", __version__
+    proto.doc_string = f"{model.facts.backbone} with {model.facts.head} head, trained on {model.facts.dataset}"
+    onnx.helper.set_model_props(proto, {PREFIX + key: text for key, text in description(model).items()})
+    data: bytes = proto.SerializeToString()
+    try:
+        session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ValueError(f"onnxruntime {runtime.__version__} does not take the graph: {first_line(error)}") from error
+
+    def run(images: Tensor) -> dict[str, Tensor]:
+        got = session.run(list(OUTPUTS), {INPUT: images.numpy()})
+        return {name: torch.from_numpy(value) for name, value in zip(OUTPUTS, got, strict=True)}
+
+    used = next(entry.version for entry in proto.opset_import if entry.domain == "")
+    return data, run, f"onnxruntime {runtime.__version__} (opset {used})"
+
+
+def packages() -> tuple[Any, Any]:
+    """onnx and onnxruntime.
+
+    Raises:
+        ImportError: if they or onnxscript are missing, with the command that installs them.
+    """
+    try:
+        import_module("onnxscript")
+        return import_module("onnx"), import_module("onnxruntime")
+    except ImportError as error:
+        raise ImportError(f"{error}; ONNX needs more packages: pip install 'momatch[onnx]'") from error
+
+
+def _translate(program: torch.export.ExportedProgram, opset: int | None) -> Any:
+    try:
+        with without_torchs_own_warnings(), _quiet("torch.onnx"), _quiet("onnxscript"):
+            translated = torch.onnx.export(
+                program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, opset_version=opset
+            )
+    except Exception as error:
+        raise ValueError(f"ONNX: the network cannot be translated: {_cause(error)}") from error
+    assert translated is not None, "torch.onnx.export gives a program with dynamo"
+    return translated.model_proto
+
+
+def _cause(error: BaseException) -> str:
+    """The first cause says which operation it was; the errors around it say how to report a bug of torch."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without a logger's warnings: torchvision is not missing, it is not needed."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

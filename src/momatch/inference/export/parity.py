@@ -1,0 +1,203 @@
+"""Does a graph say what the model says? Compared on images, output by output (docs/export.md, "What is checked").
+
+- posterior, log density, distance: |got - expected| <= 1e-4 (1 + |expected|).
+- label: the same, or a class whose posterior is the largest within twice that.
+- p-value: between those of an outlier score that is larger and of one that is smaller by 1e-4 (1 + |score|).
+- NaN and infinities: in the same places.
+
+Where that fails, the model is asked in float64 how far its own float32 is off, and twice the largest of these differences is
+allowed on top: densities of narrow clusters are differences of large numbers, of which no float32 program keeps more digits.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from momatch.inference.export.graph import OUTPUTS, Graph, as_outputs
+from momatch.models.saved_model import SavedModel
+from momatch.models.scorer import Scorer
+from momatch.outliers.conformal import count_below
+
+TOLERANCE = 1e-4
+#: Images at a time: one, few, many.
+BATCHES = (1, 2, 7, 64)
+
+#: Maps images to outputs by name.
+Runner = Callable[[Tensor], Mapping[str, Tensor]]
+
+
+class ParityError(ValueError):
+    """A graph does not say what the model says."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far a graph is from the model.
+
+    Attributes:
+        images: compared.
+        batches: how many at a time.
+        differences: the largest of each output, |got - expected| / (1 + |expected|); of `label` the share that differs.
+        rounding: what float32 itself takes from each output, in the same measure; empty where nobody had to ask.
+    """
+
+    images: int
+    batches: tuple[int, ...]
+    differences: dict[str, float]
+    rounding: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        sizes = ", ".join(map(str, self.batches))
+        text = f"{self.images} images, {sizes} at a time; largest differences: {_listed(self.differences)}"
+        if self.rounding:
+            text += f"; of the model's own float32 from its float64: {_listed(self.rounding)}"
+        return text
+
+
+def compare(model: SavedModel, run: Runner, images: UInt8[Tensor, "n C H W"]) -> Parity:
+    """Compare a graph with the model it was made of.
+
+    Args:
+        model: what is right.
+        run: the graph.
+        images: of the model's shape; they are taken in batches of each of `BATCHES` in turn.
+
+    Raises:
+        ParityError: if an output is beyond its tolerance, naming the output, what it gives and what was expected.
+    """
+    try:
+        return _compare(model, run, images, {})
+    except ParityError:
+        rounding = _rounding(model, images)
+        if max(rounding.values()) < TOLERANCE / 10:
+            raise
+        return _compare(model, run, images, rounding)
+
+
+def _compare(model: SavedModel, run: Runner, images: Tensor, rounding: Mapping[str, float]) -> Parity:
+    sizes: set[int] = set()
+    differences = dict.fromkeys(OUTPUTS, 0.0)
+    for part in _parts(images):
+        got, expected = dict(run(part)), _expected(model, part, rounding)
+        sizes.add(len(part))
+        for name, bounds in expected.items():
+            value = got.get(name)
+            if value is None or (value.dtype, value.shape) != (bounds.value.dtype, bounds.value.shape):
+                raise ParityError(f"{name}: the graph gives {_shape(value)}, expected {_shape(bounds.value)}")
+            if name != "label":
+                bounds.check(name, value)
+                differences[name] = max(differences[name], _difference(value, bounds.value))
+        differences["label"] += _check_labels(got["label"], expected) / len(images)
+    return Parity(len(images), tuple(sorted(sizes)), differences, dict(rounding))
+
+
+def _check_labels(got: Tensor, expected: Mapping[str, "_Bounds"]) -> int:
+    """How many labels differ; where two classes share the largest posterior either may be named."""
+    posterior = expected["posterior"]
+    K = posterior.value.shape[1]
+    named = posterior.value.gather(1, got.clamp(0, K - 1)[:, None])[:, 0]
+    named = torch.where((got >= 0) & (got < K), named, torch.nan)
+    largest, slack = posterior.value.amax(1), 2 * (posterior.high - posterior.value).amax(1)
+    _Bounds(largest, largest - slack, largest).check("label, by its posterior", named)
+    return int((got != expected["label"].value).sum())
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """A value of the model, and between which numbers that of the graph must lie."""
+
+    value: Tensor
+    low: Tensor
+    high: Tensor
+
+    def check(self, name: str, got: Tensor) -> None:
+        """Refuse what is neither the same nor within bounds.
+
+        Raises:
+            ParityError: if there is such a value.
+        """
+        same = (got == self.value) | (got.isnan() & self.value.isnan())
+        fits = (same | ((got >= self.low) & (got <= self.high))).reshape(len(got), -1).all(1)
+        if not bool(fits.all()):
+            row = int((~fits).nonzero()[0])
+            raise ParityError(
+                f"{name}: the graph and the model differ for {int((~fits).sum())} of {len(got)} images, beyond {TOLERANCE}; "
+                f"for one the graph gives {got[row].tolist()}, expected {self.value[row].tolist()}"
+            )
+
+
+@torch.no_grad()
+def _expected(model: SavedModel, images: Tensor, rounding: Mapping[str, float]) -> dict[str, _Bounds]:
+    z = model.classifier.embed(images)
+    values = dict(zip(OUTPUTS, as_outputs(model.scorer(z)), strict=True))
+    bounds = {"label": _Bounds(values["label"], values["label"], values["label"])}
+    for name in ("posterior", "log_density", "distance"):
+        value = values[name]
+        slack = _tolerance(name, rounding) * (1 + value.abs())
+        bounds[name] = _Bounds(value, value - slack, value + slack)
+    low, high = _p_values(model.scorer, z, rounding)
+    bounds["p_value"] = _Bounds(values["p_value"], low, high)
+    return bounds
+
+
+def _tolerance(name: str, rounding: Mapping[str, float]) -> float:
+    return TOLERANCE + 2 * rounding.get(name, 0.0)
+
+
+def _p_values(
+    scorer: Scorer, z: Tensor, rounding: Mapping[str, float]
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """The p-values of slightly larger and of slightly smaller scores."""
+    ordered = scorer.calibration_scores
+    if not ordered.numel():
+        nothing = z.new_full((len(z),), torch.nan)
+        return nothing, nothing
+    score = scorer.detector.score(z).to(ordered.dtype)
+    source = "log_density" if scorer.detector.score_name == "density" else "distance"
+    slack = _tolerance(source, rounding) * (1 + score.abs())
+    # An infinite score has no neighbours.
+    larger, smaller = score + slack, torch.where(score.isfinite(), score - slack, score)
+    m = len(ordered)
+    low, high = ((1.0 + m - count_below(ordered, value)) / (1.0 + m) for value in (larger, smaller))
+    # A p-value is a quotient that is rounded.
+    return low - 1e-6, high + 1e-6
+
+
+@torch.no_grad()
+def _rounding(model: SavedModel, images: Tensor) -> dict[str, float]:
+    """How far posterior, log density and distance of the model in float32 are from those in float64; 0 where it has none."""
+    graph = Graph(model)
+    names = ("posterior", "log_density", "distance")
+    try:
+        exact = copy.deepcopy(graph).double()(images)
+    except RuntimeError:  # a network that insists on its dtype
+        return dict.fromkeys(names, 0.0)
+    pairs = dict(zip(OUTPUTS, zip(graph(images), exact, strict=True), strict=True))
+    return {name: _difference(*pairs[name]) for name in names}
+
+
+def _difference(got: Tensor, expected: Tensor) -> float:
+    """The largest relative difference of numbers."""
+    error = (got.double() - expected.double()).abs() / (1 + expected.double().abs())
+    known = error[error.isfinite()]
+    return float(known.amax()) if known.numel() else 0.0
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.1g}" for name, value in values.items())
+
+
+def _parts(images: Tensor) -> Iterator[Tensor]:
+    start, turn = 0, 0
+    while start < len(images):
+        size = BATCHES[turn % len(BATCHES)]
+        yield images[start : start + size]
+        start, turn = start + size, turn + 1
+
+
+def _shape(value: Tensor | None) -> str:
+    return "nothing" if value is None else f"{value.dtype} {tuple(value.shape)}"

@@ -1,0 +1,148 @@
+"""From batches of paths or arrays to rows, in several threads: each decodes a batch and takes it through the network itself.
+
+Decoders and kernels release Python's lock, so the cores are busy with one or the other, and none waits: not the network for the
+disk, nor, as when all threads share one batch, a thread for the others at the end of each layer. A few batches a thread are
+under way, so memory does not grow with the number of images.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from momatch.data.conversion import convert_images
+from momatch.data.decode import decode_for, reason
+from momatch.data.rows import ImageRows
+from momatch.inference.predict.inputs import ArrayBatch, Batch, FileBatch
+from momatch.inference.predict.table import Table, make_table
+from momatch.models.saved_model import SavedModel
+from momatch.models.scorer import Scores
+
+#: More threads than this wait for Python's lock rather than for the network; the rest of the cores work inside of operations.
+_MOST_WORKERS = 16
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Predictor:
+    """Turns a batch of paths or arrays into rows. Threads may share it.
+
+    Args:
+        model: the classifier; it is moved to `device`, and its memory layout changed.
+        device: where the network runs.
+        posterior: also give the posterior of each class.
+    """
+
+    def __init__(self, model: SavedModel, device: torch.device, *, posterior: bool = False) -> None:
+        self.facts = model.facts
+        self.image_shape = (model.facts.in_channels, *model.facts.image_size)
+        self.device = device
+        self.posterior = posterior
+        self.classifier = model.classifier.eval().to(device)
+        self.classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
+        self.scorer = model.scorer.to(device)
+        self.calibration_size = self.scorer.calibration_scores.numel()
+        # Plugins that are loaded by the first thread to need one would be missing in another at that moment.
+        Image.init()
+
+    def __call__(self, batch: Batch) -> Table:
+        """The rows of `batch`; what cannot be read has a row with the reason."""
+        if isinstance(batch, FileBatch):
+            pixels, reasons = self._decode(batch)
+            paths: list[str] = batch.paths
+            rows: list[int | None] = [None] * len(paths)
+        else:
+            pixels, reasons = self._convert(batch)
+            paths = [batch.name] * batch.count
+            rows = list(range(batch.first, batch.first + batch.count))
+        return make_table(
+            paths,
+            rows,
+            reasons,
+            self.scores(pixels) if len(pixels) else None,
+            class_names=self.facts.class_names,
+            calibration_size=self.calibration_size,
+            posterior=self.posterior,
+        )
+
+    def scores(self, pixels: UInt8[Tensor, "n C H W"]) -> Scores:
+        """What the model says of images of its own shape, on the CPU."""
+        with torch.inference_mode():
+            z = self.classifier.embed(pixels.to(self.device))
+            found: Scores = self.scorer(z.to(torch.promote_types(z.dtype, torch.float32)))
+            if self.device.type == "cpu":
+                return found
+            return Scores(**{name: value.cpu() for name, value in vars(found).items()})
+
+    def _decode(self, batch: FileBatch) -> tuple[UInt8[Tensor, "n C H W"], dict[int, str]]:
+        channels, height, width = self.image_shape
+        # Row, column, channel, as Pillow has them and as the network likes them.
+        pixels = np.empty((len(batch.paths), height, width, channels), np.uint8)
+        reasons = dict(batch.reasons)
+        count = 0
+        for i, path in enumerate(batch.paths):
+            if i in reasons:
+                continue
+            try:
+                pixels[count] = decode_for(path, self.image_shape)
+                count += 1
+            except Exception as error:
+                # A broken image file can raise almost anything inside a decoder.
+                reasons[i] = _why(path, error)
+        return torch.from_numpy(pixels[:count]).permute(0, 3, 1, 2), reasons
+
+    def _convert(self, batch: ArrayBatch) -> tuple[UInt8[Tensor, "n C H W"], dict[int, str]]:
+        if batch.pixels is None:
+            return torch.empty((0, *self.image_shape), dtype=torch.uint8), dict.fromkeys(
+                range(batch.count), batch.reason or ""
+            )
+        # A copy, because what was read from a file cannot be written to, which torch warns of.
+        images = convert_images(ImageRows([torch.from_numpy(batch.pixels.copy())]), self.image_shape)
+        (pixels,) = images.chunks(batch.count)
+        return pixels.contiguous(memory_format=torch.channels_last), {}
+
+
+def _why(path: str, error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        # Its own words repeat the path.
+        return "the file is empty" if os.path.getsize(path) == 0 else "not an image that can be identified"
+    return reason(error)
+
+
+def in_order(work: Callable[[T], U], items: Iterable[T], workers: int) -> Generator[U, None, None]:
+    """``map(work, items)`` in `workers` threads; at most three items a thread are under way, whatever their number.
+
+    Args:
+        work: called in the threads, which share the threads that torch may use.
+        items: taken as they are needed.
+        workers: number of threads.
+
+    Raises:
+        Exception: what `work` raised, at the place of its item.
+    """
+    threads = torch.get_num_threads()
+    # Each thread of Python has its own number, which this sets; it also is what threads that start later are given.
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(max(1, threads // workers),))
+    pending: deque[Future[U]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) >= 3 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)
+
+
+def default_workers() -> int:
+    """As many threads as torch would use for one operation, which is the number of cores."""
+    return min(torch.get_num_threads(), _MOST_WORKERS)

@@ -1,0 +1,122 @@
+"""The rows of a prediction, a batch at a time, as columns of plain values: what is written, and what is flagged."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from momatch.models.scorer import Scores
+
+#: Column -> its values, one a row; None where there is nothing to say.
+Table = dict[str, list[Any]]
+#: What each row says of its image, after ``path`` and ``row``.
+_SCORES = ("label", "confidence", "log_density", "distance", "p_value")
+
+
+def posterior_columns(class_names: Sequence[str]) -> list[str]:
+    """Names of the columns with the posterior of each class."""
+    return [f"posterior_{name}" for name in class_names]
+
+
+def columns(posterior_of: Sequence[str] = ()) -> list[str]:
+    """All columns in order.
+
+    Args:
+        posterior_of: the classes whose posterior is wanted too.
+    """
+    return ["path", "row", *_SCORES, "flagged", "error", *posterior_columns(posterior_of)]
+
+
+def make_table(
+    paths: Sequence[str],
+    rows: Sequence[int | None],
+    reasons: dict[int, str],
+    scores: Scores | None,
+    *,
+    class_names: Sequence[str],
+    calibration_size: int,
+    posterior: bool = False,
+) -> Table:
+    """The rows of one batch, not flagged yet.
+
+    Args:
+        paths: one a row.
+        rows: its number inside an array; None for a file.
+        reasons: why there are no scores, for each place without.
+        scores: of the other places, in order; None where there is no such place.
+        class_names: of the model.
+        calibration_size: m, how many scores p-values were ranked among; 0 for none.
+        posterior: also a column a class.
+    """
+    n = len(paths)
+    names = class_names if posterior else ()
+    table: Table = {name: [None] * n for name in columns(names)}
+    table["path"], table["row"] = list(paths), list(rows)
+    table["error"] = [reasons.get(i) for i in range(n)]
+    if scores is None:
+        return table
+    found: dict[str, list[Any]] = {
+        "label": [class_names[k] for k in scores.labels.tolist()],
+        "confidence": _numbers(scores.confidence),
+        "log_density": _numbers(scores.log_density),
+        "distance": _numbers(scores.distance),
+        "p_value": _p_values(scores.p_value, calibration_size),
+    }
+    for column, name in enumerate(posterior_columns(names)):
+        found[name] = _numbers(scores.posterior[:, column])
+    read = [i for i in range(n) if i not in reasons]
+    for name, values in found.items():
+        for i, value in zip(read, values, strict=True):
+            table[name][i] = value
+    return table
+
+
+def flag(table: Table, cut: float) -> None:
+    """Fill the column ``flagged``: whether the p-value is at most `cut`; None where there is none."""
+    table["flagged"] = [None if p is None else p <= cut for p in table["p_value"]]
+
+
+class PValueCounts:
+    """How often each conformal p-value came, all that Benjamini-Hochberg asks: m + 2 counts, whatever the number of images.
+
+    Args:
+        calibration_size: m; p-values are k / (m + 1) for k = 1 to m + 1.
+    """
+
+    def __init__(self, calibration_size: int) -> None:
+        self.steps = calibration_size + 1
+        self.counts: Int64[np.ndarray, " K"] = np.zeros(self.steps + 1, np.int64)
+
+    def add(self, p_values: Sequence[float | None]) -> None:
+        """Count the p-values of some rows; those without are not in the batch."""
+        ranks = np.rint([p * self.steps for p in p_values if p is not None]).astype(np.int64)
+        self.counts += np.bincount(ranks, minlength=self.steps + 1)
+
+    def cut(self, fdr: float) -> float:
+        """The largest p-value that Benjamini-Hochberg rejects; -1 if it rejects none.
+
+        The largest k / (m + 1) with k / (m + 1) <= fdr #{p <= k / (m + 1)} / n: the condition at the last of equal p-values.
+        """
+        n = int(self.counts.sum())
+        p_values = np.arange(self.steps + 1) / self.steps
+        bounds = np.cumsum(self.counts) * fdr / max(n, 1)
+        # In float32 as `benjamini_hochberg` has it: p-values often meet their bound exactly, and must not miss it by a digit.
+        passes = (p_values.astype(np.float32) <= bounds.astype(np.float32)) & (self.counts > 0)
+        return float(p_values[passes].max(initial=-1.0))
+
+
+def _numbers(values: Float[Tensor, " n"]) -> list[float | None]:
+    """As Python's floats with the fewest digits that tell a float32 apart; None for what is not finite."""
+    array = values.cpu().numpy()
+    return [float(text) if finite else None for text, finite in zip(array.astype(str), np.isfinite(array), strict=True)]
+
+
+def _p_values(values: Float[Tensor, " n"], calibration_size: int) -> list[float | None]:
+    """Exactly k / (m + 1), so that comparing with a level goes as it does on paper: a float32 of 5/100 is above 0.05."""
+    if not calibration_size:
+        return [None] * len(values)
+    steps = calibration_size + 1
+    ranks: list[float] = (values.double() * steps).round().tolist()
+    return [rank / steps for rank in ranks]

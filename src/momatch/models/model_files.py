@@ -1,0 +1,247 @@
+"""A trained classifier on disk: model.safetensors (weights), model.json (what they belong to, checksums), README.md (the card).
+
+No pickle.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from momatch.heads import HEADS, Head
+from momatch.models.card import model_card
+from momatch.models.classifier import Classifier
+from momatch.models.saved_model import Calibration, SavedModel
+from momatch.models.spec import ModelFacts
+from momatch.outliers import Score
+from momatch.storage.checkpoint import explain_write_errors
+from momatch.storage.durable import finite, read_object, replace_files
+from momatch.storage.run_config import holds_run
+from momatch.storage.run_directory import CARD
+from momatch.storage.signed_text import may_replace
+from momatch.storage.tensor_files import decode, encode, read_verified
+from momatch.storage.versions import versions
+
+_KIND = "momatch model"
+_WEIGHTS, _FACTS = "model.safetensors", "model.json"
+_REFITTED = "refitted_head."
+_CALIBRATION = "calibration_scores"
+
+
+def build_classifier(facts: ModelFacts, *, to_be_filled: bool = False, **options: Any) -> Classifier:
+    """The untrained classifier that `facts` describe: what training starts from and what loading fills.
+
+    Args:
+        facts: see `ModelFacts`.
+        to_be_filled: its weights are about to be replaced, so pretrained ones need not be there.
+        options: passed through to `Classifier.build`.
+
+    Raises:
+        ValueError: if it cannot be built; also if the backbone's module cannot be imported.
+    """
+    backbone_options = dict(options.pop("backbone_options", {}))
+    if to_be_filled and facts.backbone == "efficientnet-lite0":
+        backbone_options["pretrained"] = False
+    if facts.backbone_variant != "default":
+        backbone_options["variant"] = facts.backbone_variant
+    try:
+        return Classifier.build(
+            facts.backbone,
+            facts.head,
+            num_classes=len(facts.class_names),
+            embedding_dim=facts.embedding_dim,
+            in_channels=facts.in_channels,
+            image_size=facts.image_size,
+            normalization=facts.normalization,
+            backbone_options=backbone_options,
+            **options,
+        )
+    except ImportError as error:
+        raise ValueError(f"backbone {facts.backbone!r}: {error}") from error
+
+
+def save_model(
+    folder: str | Path,
+    classifier: Classifier,
+    facts: ModelFacts,
+    refitted_head: Head | None = None,
+    calibration: Calibration | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    figures: Mapping[str, Any] | None = None,
+    card_entries: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a classifier with its card.
+
+    Args:
+        folder: the run's directory.
+        classifier: with the weights to save, those of the EMA.
+        facts: that it was built from.
+        refitted_head: the mixture in closed form for outlier scores; one of `momatch.heads.HEADS`.
+        calibration: outlier scores of held-out inliers, for p-values.
+        settings: that it was trained with.
+        figures: what the training came to.
+        card_entries: for the head of the card. A README.md that is no card as momatch wrote it stays as it is.
+
+    Raises:
+        ValueError: if the refitted head is of no known kind, or a part of the state is no tensor.
+        OSError: if it cannot be written; a model that was there is then intact.
+    """
+    folder = Path(folder)
+    tensors = _state(classifier)
+    content: dict[str, Any] = {"facts": facts.to_dict(), "refitted_head": None, "calibration": None}
+    if refitted_head is not None:
+        content["refitted_head"] = _head_name(refitted_head)
+        tensors |= {_REFITTED + name: value for name, value in _state(refitted_head).items()}
+    if calibration is not None:
+        content["calibration"] = {"score": calibration.score, "source": calibration.source}
+        tensors[_CALIBRATION] = calibration.scores
+    figures = finite(figures)
+    content |= {"settings": settings, "figures": figures, "versions": versions()}
+    weights, description = encode(_KIND, tensors, content)
+    files = {folder / _WEIGHTS: weights, folder / _FACTS: description}
+    if may_replace(folder / CARD):
+        saved = SavedModel(classifier, facts, refitted_head, calibration, settings, figures)
+        files[folder / CARD] = model_card(saved, card_entries or {}).encode(errors="backslashreplace")
+    with explain_write_errors("saving the model", folder):
+        replace_files(files)
+
+
+def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, Any] | None = None) -> None:
+    """Save a loaded model in a folder of its own, which may hold other things, but neither a run nor another library's model.
+
+    Args:
+        folder: made where it is missing.
+        model: to save.
+        card_entries: as for `save_model`.
+
+    Raises:
+        ValueError: if the folder holds a run, or files of the same names that are no model of momatch; or as `save_model`.
+        OSError: if it cannot be written; a model that was there is then intact.
+    """
+    check_model_folder(folder)
+    with explain_write_errors("making the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    save_model(
+        folder,
+        model.classifier,
+        model.facts,
+        model.refitted_head,
+        model.calibration,
+        settings=model.settings,
+        figures=model.figures,
+        card_entries=card_entries,
+    )
+
+
+def check_model_folder(folder: Path) -> bool:
+    """Whether there is a model of momatch in `folder`, into which a model is to be saved.
+
+    Raises:
+        ValueError: if it is no folder, or what is there must not be replaced.
+        OSError: if it cannot be read.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: got a file, expected a folder or nothing")
+    if holds_run(folder):
+        raise ValueError(f"{folder}: got the directory of a run, expected a folder of its own for the model")
+    there = [name for name in (_WEIGHTS, _FACTS) if (folder / name).exists()]
+    if there and (read_object(folder / _FACTS) or {}).get("format") != _KIND:
+        raise ValueError(f"{folder}: got a {there[0]} that is no model of momatch, expected another folder")
+    return bool(there)
+
+
+def load_model(folder: str | Path) -> SavedModel:
+    """Load what `save_model` saved, on the CPU and in evaluation mode. Random numbers of the process are left as they were.
+
+    Raises:
+        ValueError: if a file is missing, damaged, of another kind or version, or does not fit the network.
+        OSError: if a file cannot be read.
+    """
+    folder = Path(folder)
+    content, data = read_verified(_KIND, folder / _FACTS, folder / _WEIGHTS)
+    tensors = decode(data)
+    facts = ModelFacts.from_dict(content["facts"])
+    calibration = _calibration(content.get("calibration"), tensors.pop(_CALIBRATION, None))
+    refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
+    with torch.random.fork_rng(devices=[]):
+        classifier = build_classifier(facts, to_be_filled=True, head_options=_head_options(tensors, "head."))
+        head = _build_head(content["refitted_head"], classifier, refitted)
+    misfit = (
+        f"{folder / _WEIGHTS}: the weights are not those of the network that model.json describes; has the code of the "
+        "backbone changed?"
+    )
+    fill(classifier, tensors, misfit)
+    if head is not None:
+        fill(head, refitted, misfit)
+        head.eval()
+    return SavedModel(
+        classifier.eval(), facts, head, calibration, _object(content, "settings"), _object(content, "figures")
+    )
+
+
+def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """An entry that models of older versions do not have."""
+    value = content.get(key)
+    return value if isinstance(value, dict) else None
+
+
+def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> Calibration | None:
+    """The calibration of a model; models of older versions have none."""
+    if content is None or scores is None:
+        return None
+    score: Any = content.get("score")
+    if score not in get_args(Score):
+        raise ValueError(f"calibration: got the score {score!r}, expected one of {', '.join(get_args(Score))}")
+    return Calibration(scores, score, str(content.get("source", "")))
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    state: dict[str, Any] = module.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name}: got a {type(value).__name__} in the state, expected tensors only")
+    return state
+
+
+def _head_name(head: Head) -> str:
+    for name, kind in HEADS.items():
+        if type(head) is kind:
+            return name
+    raise ValueError(f"refitted_head: got a {type(head).__name__}, expected one of {', '.join(HEADS)}")
+
+
+def _head_options(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
+    return {"learn_prior": True} if f"{prefix}prior_logits" in tensors else {}
+
+
+def _build_head(name: str | None, classifier: Classifier, tensors: Mapping[str, Tensor]) -> Head | None:
+    if name is None:
+        return None
+    if name not in HEADS:
+        raise ValueError(f"refitted_head: got {name!r}, expected one of {', '.join(HEADS)}")
+    last = classifier.head
+    return HEADS[name](last.embedding_dim, last.num_classes, **_head_options(tensors, ""))
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], misfit: str) -> None:
+    """Copy `tensors` into `module`, which takes their dtypes.
+
+    Args:
+        module: whose state they are.
+        tensors: by their names in its state.
+        misfit: what to say if they are not.
+
+    Raises:
+        ValueError: if names or shapes are not those of the module.
+    """
+    for name, own in module.state_dict(keep_vars=True).items():
+        if name in tensors and own.dtype != tensors[name].dtype:
+            own.data = own.data.to(tensors[name].dtype)
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        first = " ".join(line.strip() for line in str(error).splitlines()[1:2])
+        raise ValueError(f"{misfit} {first}") from error

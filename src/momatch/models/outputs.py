@@ -1,0 +1,97 @@
+"""What a classifier says about images: one pass over them, whatever their number, device and home."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from momatch.data.dataset import is_features
+from momatch.data.rows import ImageRows
+from momatch.models.classifier import Classifier
+from momatch.numerics.checks import check_positive_int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a classifier says about n images, on the CPU, in float32 or better.
+
+    Attributes:
+        z: embeddings, (n, D).
+        log_joint: log p(y=k, x), (n, K).
+    """
+
+    z: Float[Tensor, "n D"]
+    log_joint: Float[Tensor, "n K"]
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def select(self, positions: Int64[Tensor, " m"]) -> "Outputs":
+        """The outputs of the samples at `positions`."""
+        return Outputs(self.z[positions], self.log_joint[positions])
+
+
+def run_classifier(classifier: Classifier, images: ImageRows | Tensor, *, batch_size: int = 512) -> Outputs:
+    """Embeddings and log joints of raw images or of features, in evaluation mode, without gradient and without autocast.
+
+    The classifier stays on its device and goes back to the mode that each of its parts was in. Images are read a batch at a
+    time, so they may be memory-mapped.
+
+    Args:
+        classifier: the model; it needs a `preprocess`.
+        images: uint8 images (N, C, H, W), or rows of such; or features (N, V, F) that its backbone made, of which the first
+            view is taken.
+        batch_size: images a pass.
+
+    Raises:
+        ValueError: if there are no images, they are not raw pixels, or `batch_size` is below 1.
+    """
+    check_positive_int("batch_size", batch_size)
+    if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4) and not is_features(images):
+        raise ValueError(
+            f"images: got {images.dtype} {tuple(images.shape)}, expected raw pixels, torch.uint8 (N, C, H, W), or features, "
+            "floating (N, V, F)"
+        )
+    if len(images) == 0:
+        raise ValueError("images: got none, expected at least one")
+    if isinstance(images, ImageRows):
+        images = images.plain()
+    batches = images.split(batch_size) if isinstance(images, Tensor) else images.chunks(batch_size)
+    device = next(classifier.parameters()).device
+    parts: list[tuple[Tensor, Tensor]] = []
+    # Inference tensors could not take part in training later, so a caller's inference mode is left as well.
+    with _evaluation_mode(classifier), torch.inference_mode(False), torch.no_grad(), _without_autocast(device):
+        for rows in batches:
+            batch = rows.to(device)
+            z = classifier.embed_features(batch[:, 0]) if is_features(batch) else classifier.embed(batch)
+            parts.append((_on_cpu(z), _on_cpu(classifier.head(z))))
+        z, log_joint = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return Outputs(z, log_joint)
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.to("cpu", torch.promote_types(tensor.dtype, torch.float32))
+
+
+@contextmanager
+def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards each part's own mode, for one may be frozen while the others train."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
+def _without_autocast(device: torch.device) -> Iterator[None]:
+    if not torch.amp.is_autocast_available(device.type):
+        yield
+        return
+    with torch.autocast(device.type, enabled=False):
+        yield

@@ -1,0 +1,1 @@
+"""What the method's rooms share: argument checks, and float32 or better whatever autocast says."""

@@ -1,0 +1,224 @@
+"""Outliers: scores from a head, thresholds, conformal p-values (docs/method.md, "Outliers").
+
+A higher score means more outlying, everywhere.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from momatch.heads import Head, log_density
+from momatch.numerics.checks import check_embeddings, check_fraction, is_readable
+from momatch.outliers.conformal import count_below
+from momatch.outliers.discovery import benjamini_hochberg
+from momatch.outliers.thresholds import chi2_quantile
+
+Score = Literal["nearest", "assigned", "farthest", "density"]
+Threshold = Literal["percentile", "annealed", "chi2"]
+
+
+def _nearest(head: Head, z: Tensor) -> Tensor:
+    return head.mahalanobis(z).amin(-1)
+
+
+def _assigned(head: Head, z: Tensor) -> Tensor:
+    return head.mahalanobis(z).gather(-1, head(z).argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def _farthest(head: Head, z: Tensor) -> Tensor:
+    return head.mahalanobis(z).amax(-1)
+
+
+#: Mahalanobis distance to the nearest center, to that of the predicted class, to the farthest center.
+DISTANCES: dict[str, Callable[[Head, Tensor], Tensor]] = {
+    "nearest": _nearest,
+    "assigned": _assigned,
+    "farthest": _farthest,
+}
+
+
+class OutlierDetector(nn.Module):
+    """Tells which embeddings the mixture of a head does not explain.
+
+    The head is borrowed, not owned: the detector follows its training, and its parameters stay out of the detector's state.
+
+    Args:
+        head: the trained head; `Linear` offers the score "density" only (its energy).
+        score: "nearest" (far from all centers), "assigned" (from that of the predicted class), "farthest", or
+            "density" (-log p(x)).
+        threshold: "percentile" of the labelled scores, "annealed" (a percentile that moves from `percentile` to
+            `percentile_end` with the training's progress), or "chi2", the quantile of the distance that a Gaussian cluster
+            implies (needs no labelled scores).
+        percentile: where the threshold stands (at the start, if annealed), 0 to 100.
+        percentile_end: where an annealed threshold ends.
+        quantile: of the chi-square distribution with D degrees of freedom.
+
+    Raises:
+        ValueError: if an argument is unknown, out of range, or score and threshold do not go together.
+
+    Example:
+        >>> detector = OutlierDetector(model.fc).fit(z_labeled)
+        >>> keep = ~detector.is_outlier(z_unlabeled)
+        >>> detector.calibrate(z_held_out).p_value(z_new)
+    """
+
+    gaussian_tau: Tensor
+    threshold_scores: Tensor
+    calibration_scores: Tensor
+
+    def __init__(
+        self,
+        head: Head,
+        *,
+        score: Score = "nearest",
+        threshold: Threshold = "percentile",
+        percentile: float = 90.0,
+        percentile_end: float = 100.0,
+        quantile: float = 0.99,
+    ) -> None:
+        super().__init__()
+        if not isinstance(head, Head):
+            raise ValueError(f"head: got {type(head).__name__}, expected a head of momatch: AAGMM, KMeans or Linear")
+        if score not in get_args(Score):
+            raise ValueError(f"score: got {score!r}, expected one of {get_args(Score)}")
+        if threshold not in get_args(Threshold):
+            raise ValueError(f"threshold: got {threshold!r}, expected one of {get_args(Threshold)}")
+        if score != "density" and not head.has_centers:
+            raise ValueError(
+                f"score: got {score!r} with a {type(head).__name__} head, expected 'density': it has no centers"
+            )
+        if threshold == "chi2" and score not in ("nearest", "assigned"):
+            raise ValueError(
+                f"threshold: got 'chi2' with score {score!r}, expected score 'nearest' or 'assigned': only the distance to "
+                "a sample's own cluster follows the chi-square law"
+            )
+        # A tuple hides the head from nn.Module, which would register it as a child.
+        self._head = (head,)
+        self.score_name: Score = score
+        self.threshold = threshold
+        self.percentile = _check_percentile("percentile", percentile)
+        self.percentile_end = _check_percentile("percentile_end", percentile_end)
+        self.quantile = check_fraction("quantile", quantile)
+        parameter = next(head.parameters())
+        chi2 = chi2_quantile(self.quantile, head.embedding_dim)
+        self.register_buffer("gaussian_tau", torch.full((), chi2**0.5, device=parameter.device), persistent=False)
+        self.register_buffer("threshold_scores", torch.empty(0, device=parameter.device))
+        self.register_buffer("calibration_scores", torch.empty(0, device=parameter.device))
+
+    @property
+    def head(self) -> Head:
+        """The head whose mixture is asked."""
+        return self._head[0]
+
+    @torch.no_grad()
+    def score(self, z: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+        """How outlying each embedding is; +inf where it is not a number.
+
+        Raises:
+            ValueError: if `z` is not (n, D) with n of at least 1.
+        """
+        head = self.head
+        check_embeddings(z, head.embedding_dim, batch_dims=1)
+        scores = -log_density(head(z)) if self.score_name == "density" else DISTANCES[self.score_name](head, z)
+        return scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+    def fit(self, z: Float[Tensor, "n D"]) -> "OutlierDetector":
+        """Take the labelled embeddings' scores, from which percentile thresholds are read.
+
+        Raises:
+            ValueError: if `z` is not (n, D) with n of at least 1, or has scores that are not finite (seen on the CPU only).
+        """
+        scores = self.score(z)
+        if is_readable(scores) and not bool(scores.isfinite().all()):
+            bad = int((~scores.isfinite()).sum())
+            raise ValueError(
+                f"z: got {bad} embeddings without a finite score, expected none; leave the diverged ones out"
+            )
+        self.threshold_scores = scores
+        return self
+
+    def calibrate(self, z: Float[Tensor, "m D"]) -> "OutlierDetector":
+        """Take the scores of held-out inliers, against which p-values are ranked.
+
+        They must not have been trained on, or the p-values promise too much.
+
+        Raises:
+            ValueError: if `z` is not (m, D) with m of at least 1.
+        """
+        self.calibration_scores = self.score(z).sort().values
+        return self
+
+    def tau(self, progress: float = 1.0) -> Float[Tensor, ""]:
+        """The threshold: what scores above it is an outlier.
+
+        Args:
+            progress: how much of the training is done, 0 to 1; read by "annealed" only.
+
+        Raises:
+            ValueError: if `progress` is out of range, or a percentile is asked for before `fit`.
+        """
+        check_fraction("progress", progress)
+        if self.threshold == "chi2":
+            return self.gaussian_tau
+        if self.threshold_scores.numel() == 0:
+            raise ValueError("threshold: got no labelled scores, expected fit(z) with labelled embeddings first")
+        moved = progress * (self.percentile_end - self.percentile) if self.threshold == "annealed" else 0.0
+        return torch.quantile(self.threshold_scores, (self.percentile + moved) / 100.0)
+
+    def is_outlier(self, z: Float[Tensor, "n D"], *, progress: float = 1.0) -> Bool[Tensor, " n"]:
+        """True where the score is above the threshold.
+
+        Args:
+            z: embeddings, (n, D).
+            progress: how much of the training is done, 0 to 1; read by "annealed" only.
+
+        Raises:
+            ValueError: as `score` and `tau`.
+        """
+        return self.score(z) > self.tau(progress)
+
+    def p_value(self, z: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+        """Conformal p-value (1 + #{calibration >= score}) / (m + 1).
+
+        If a new sample is exchangeable with the calibration set, its p-value is at most alpha with probability at most alpha,
+        whatever the scores are: flagging p <= alpha bounds the false-alarm rate.
+
+        Raises:
+            ValueError: if `calibrate` was not called, or as `score`.
+        """
+        m = self.calibration_scores.numel()
+        if m == 0:
+            raise ValueError("p_value: got no calibration scores, expected calibrate(z) with held-out inliers first")
+        dtype = self.calibration_scores.dtype
+        below = count_below(self.calibration_scores, self.score(z).to(dtype))
+        # In the precision of the scores: a p-value that is compared in float64 must be 1/20 there too.
+        return (1 + m - below).to(dtype) / (m + 1)
+
+    def select_outliers(self, z: Float[Tensor, "n D"], *, fdr: float) -> Bool[Tensor, " n"]:
+        """Outliers of a batch by Benjamini-Hochberg: of those named, at most `fdr` are expected to be inliers.
+
+        Raises:
+            ValueError: if `fdr` is not within 0 to 1, or as `p_value`.
+        """
+        return benjamini_hochberg(self.p_value(z), fdr)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The number of scores is data, not structure: make room for what the checkpoint holds.
+        for name in ("threshold_scores", "calibration_scores"):
+            value = state_dict.get(prefix + name)
+            if isinstance(value, Tensor):
+                setattr(self, name, torch.empty_like(value, device=self.gaussian_tau.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """The arguments, for ``repr``."""
+        return f"score={self.score_name!r}, threshold={self.threshold!r}"
+
+
+def _check_percentile(name: str, value: float) -> float:
+    if not 0.0 <= value <= 100.0:
+        raise ValueError(f"{name}: got {value!r}, expected a number from 0 to 100")
+    return float(value)

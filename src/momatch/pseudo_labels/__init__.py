@@ -1,0 +1,17 @@
+"""Pseudo-label policies, one a file. A new policy is a file here and an entry in `POLICIES`."""
+
+from momatch.pseudo_labels.fixmatch import FixMatchPolicy
+from momatch.pseudo_labels.flexmatch import FlexMatchPolicy
+from momatch.pseudo_labels.freematch import FreeMatchPolicy
+from momatch.pseudo_labels.policy import Policy
+from momatch.pseudo_labels.softmatch import SoftMatchPolicy
+
+#: The policies by the name that `--policy` takes.
+POLICIES: dict[str, type[FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy]] = {
+    "fixmatch": FixMatchPolicy,
+    "flexmatch": FlexMatchPolicy,
+    "freematch": FreeMatchPolicy,
+    "softmatch": SoftMatchPolicy,
+}
+
+__all__ = ["POLICIES", "FixMatchPolicy", "FlexMatchPolicy", "FreeMatchPolicy", "Policy", "SoftMatchPolicy"]

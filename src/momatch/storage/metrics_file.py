@@ -1,0 +1,105 @@
+"""metrics.jsonl: one strict JSON object a line, appended while a run goes on; its last line may have been cut off by a kill."""
+
+import os
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from momatch.storage.durable import finite, json_bytes, parse_json, replace_files, write_all
+
+
+class MetricsFile:
+    """Lines of metrics, each with a ``step``. A line counts once its newline is there.
+
+    Args:
+        path: of the file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: FileIO | None = None
+
+    def append(self, metrics: Mapping[str, Any]) -> None:
+        """Add a line; NaN and infinities become null.
+
+        Raises:
+            ValueError: if there is no step.
+            OSError: if it cannot be written; then no part of the line is left.
+        """
+        if not isinstance(metrics.get("step"), int):
+            raise ValueError(f"metrics: got the step {metrics.get('step')!r}, expected an integer")
+        line = json_bytes(finite(metrics), indent=None)
+        descriptor = self._open().fileno()
+        size = os.fstat(descriptor).st_size
+        try:
+            write_all(descriptor, line)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+
+    def sync(self) -> None:
+        """Bring the lines to the disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All lines; a last one that was cut off is left out.
+
+        Raises:
+            ValueError: if any other line is damaged.
+        """
+        lines = self._lines()
+        if lines and lines[-1] is None:
+            lines.pop()
+        return self._whole(lines)
+
+    def truncate(self, last_step: int) -> None:
+        """Drop lines of steps after `last_step`, and a last line that was cut off.
+
+        Raises:
+            ValueError: if a line that is to stay is damaged.
+            OSError: if the rest cannot be written.
+        """
+        lines = self._lines()
+        stay = [index for index, line in enumerate(lines) if line is not None and line["step"] <= last_step]
+        kept = [line for line in self._whole(lines[: max(stay, default=-1) + 1]) if line["step"] <= last_step]
+        self.close()
+        replace_files({self.path: b"".join(json_bytes(line, indent=None) for line in kept)})
+
+    def close(self) -> None:
+        """Close the file; `append` opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> FileIO:
+        if self._file is None:
+            file = FileIO(self.path, "a+")
+            # A line that was cut off must not become the beginning of the next one.
+            file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+            self._file = file
+        return self._file
+
+    def _lines(self) -> list[dict[str, Any] | None]:
+        """Each line, None for one that is damaged or cut off."""
+        try:
+            data = self.path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        *whole, torn = data.split(b"\n")
+        return [_parse(line) for line in whole] + ([None] if torn else [])
+
+    def _whole(self, lines: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+        for number, line in enumerate(lines, start=1):
+            if line is None:
+                raise ValueError(f"{self.path}: line {number} is damaged; delete that line")
+        return [line for line in lines if line is not None]
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = parse_json(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("step"), int) else None

@@ -1,0 +1,42 @@
+"""The averaged model: an exponential moving average of the parameters, with the live model's buffers."""
+
+import copy
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from momatch.models.classifier import Classifier
+
+
+class AveragedModel:
+    """average <- d * average + (1 - d) * live, with d = min(decay, (1 + t) / (10 + t)) at step t, in a few kernels.
+
+    The decay grows: with a constant one the random weights that training starts from would stay in the average of a short run.
+
+    Args:
+        live: the model that trains.
+        decay: of the average, once it is grown.
+    """
+
+    def __init__(self, live: Classifier, decay: float) -> None:
+        self.classifier = copy.deepcopy(live).requires_grad_(False).eval()
+        self.decay = decay
+        self._averages: list[Tensor] = list(self.classifier.parameters())
+        self._values: list[Tensor] = list(live.parameters())
+        self._buffers = list(self.classifier.buffers()), list(live.buffers())
+
+    @torch.no_grad()
+    def update(self, step: int, keep: Float[Tensor, ""]) -> None:
+        """Move towards the live model.
+
+        Args:
+            step: how many steps were made before this one.
+            keep: 1, or 0 for a step that was skipped.
+        """
+        decay = min(self.decay, (1.0 + step) / (10.0 + step))
+        change = torch._foreach_sub(self._values, self._averages)
+        torch._foreach_mul_(change, keep * (1.0 - decay))
+        torch._foreach_add_(self._averages, change)
+        if self._buffers[0]:
+            torch._foreach_copy_(*self._buffers)

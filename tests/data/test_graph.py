@@ -1,0 +1,90 @@
+"""Labels spread over the graph of neighbours."""
+
+import numpy as np
+
+from momatch.data.graph import nearest_neighbors, reach, spread_labels
+
+
+def naive_spread(x, k, codes, weight):
+    n, K = len(x), codes.max() + 1
+    d = np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1))
+    np.fill_diagonal(d, np.inf)
+    near = np.argsort(d, axis=1)[:, :k]
+    W = np.zeros((n, n))
+    for i in range(n):
+        for j in near[i]:
+            W[i, j] = np.exp(-(d[i, j] ** 2) / (d[i, near[i, -1]] / 2 * d[j, near[j, -1]] / 2))
+    W = (W + W.T) / 2
+    S = W / np.sqrt(W.sum(1)[:, None] * W.sum(1)[None])
+    Y = np.zeros((n, K))
+    for i in range(n):
+        if codes[i] >= 0:
+            Y[i, codes[i]] = weight[i] / weight[codes == codes[i]].sum()
+    F = Y
+    for _ in range(200):
+        F = 0.99 * S @ F + 0.01 * Y
+    F = (F / F.sum(0)) ** 2
+    shown = np.array([weight[codes == c].sum() for c in range(K)])
+    for _ in range(5):
+        F = F / F.sum(1, keepdims=True)
+        for c in range(K):
+            F[:, c] *= shown[c] / shown.sum() * weight.sum() / (weight * F[:, c]).sum()
+    F = F / F.sum(1, keepdims=True)
+    for i in range(n):
+        if codes[i] >= 0:
+            F[i] = np.eye(K)[codes[i]]
+    return F
+
+
+def test_spread_against_its_definition():
+    rng = np.random.default_rng(0)
+    x, codes, weight = rng.normal(size=(60, 3)), np.full(60, -1), rng.random(60) + 0.5
+    codes[:7] = [0, 1, 2, 0, 1, 0, 0]
+    spread = spread_labels(*nearest_neighbors(x, 6), codes, weight)
+    np.testing.assert_allclose(spread, naive_spread(x, 6, codes, weight), atol=1e-9)
+    assert 0.1 < spread[7:].max(1).min() < 0.9  # nothing here is a foregone conclusion
+
+
+def test_a_label_fills_its_cluster_and_no_other():
+    x = np.concatenate([np.linspace(0, 1, 20), np.linspace(5, 6, 20), np.linspace(90, 91, 20)])[:, None]
+    codes = np.full(60, -1)
+    codes[[0, 39]] = 1, 0
+    spread = spread_labels(*nearest_neighbors(x, 3), codes, np.ones(60))
+    assert (spread[:20, 1] > 0.999).all()
+    assert (spread[20:40, 0] > 0.999).all()
+    np.testing.assert_allclose(spread[40:], 0.5)  # where no label reaches, nothing is known
+
+
+def test_rows_in_one_place_and_rows_without_neighbors():
+    x = np.repeat([[0.0], [1.0]], 10, axis=0)
+    codes = np.full(20, -1)
+    codes[[0, 10]] = 0, 1
+    spread = spread_labels(*nearest_neighbors(x, 4), codes, np.ones(20))
+    assert np.isfinite(spread).all()
+    np.testing.assert_allclose(spread.sum(1), 1.0)
+    alone = spread_labels(*nearest_neighbors(x[:1], 4), np.array([0]), np.ones(1))
+    assert alone.tolist() == [[1.0]]
+
+
+def test_neighbors_against_distances():
+    x = np.random.default_rng(0).normal(size=(50, 8))
+    d = np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1))
+    np.fill_diagonal(d, np.inf)
+    distance, rows = nearest_neighbors(x, 4)
+    np.testing.assert_array_equal(rows, np.argsort(d, axis=1)[:, :4])
+    np.testing.assert_allclose(distance, np.sort(d, axis=1)[:, :4])
+    assert nearest_neighbors(x[:3], 10)[1].shape == (3, 2)
+    assert nearest_neighbors(x[:1], 10)[1].shape == (1, 0)
+
+
+def test_reach_is_the_distance_of_neighbors_in_the_spread_of_the_data():
+    rng = np.random.default_rng(0)
+    flat, wide = rng.normal(size=(400, 1)), rng.normal(size=(400, 100))
+    for x in (flat, wide):
+        d = np.sort(np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1)), axis=1)[:, 10]
+        found = reach(nearest_neighbors(x, 10)[0], x)
+        np.testing.assert_allclose(found, min(1.0, np.median(d) / np.sqrt((x**2).sum(1).mean())))
+    assert reach(nearest_neighbors(flat, 10)[0], flat) < 0.1
+    assert reach(nearest_neighbors(wide, 10)[0], wide) == 1.0
+    assert reach(nearest_neighbors(flat[:1], 10)[0], flat[:1]) == 0.0
+    assert reach(nearest_neighbors(0 * flat, 10)[0], 0 * flat) == 0.0

@@ -1,0 +1,50 @@
+"""A small saved model, untrained but calibrated, and files of images."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+from momatch.heads import AAGMM
+from momatch.models.model_files import build_classifier
+from momatch.models.saved_model import Calibration, SavedModel
+from momatch.models.spec import ModelFacts
+
+CLASSES = ("cat", "dog", "sea lion")
+
+
+def small_model(*, channels=3, size=(8, 8), head="aagmm", calibration_size=19, refitted=True):
+    facts = ModelFacts(
+        backbone="mlp",
+        head=head,
+        embedding_dim=4,
+        class_names=CLASSES,
+        in_channels=channels,
+        image_size=size,
+        normalization=((0.5,) * channels, (0.25,) * channels),
+        dataset="pets",
+    )
+    classifier = build_classifier(facts).eval()
+    judge = AAGMM(4, 3).eval() if refitted and head == "aagmm" else None
+    model = SavedModel(classifier, facts, judge)
+    if calibration_size:
+        pixels = torch.randint(0, 256, (calibration_size, channels, *size), dtype=torch.uint8)
+        with torch.no_grad():
+            scores = model.scorer.detector.score(classifier.embed(pixels)).sort().values
+        calibration = Calibration(scores, model.scorer.detector.score_name, "random pixels")
+        model = SavedModel(classifier, facts, judge, calibration)
+    return model
+
+
+def pictures(folder, count=7, side=8, *, mode="RGB", extension="png"):
+    """Random pictures in `folder`, 0.png onwards; every third is flat, and so far from the calibration's random pixels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(len(mode))
+    bands = (side, side, 3) if mode == "RGB" else (side, side)
+    paths = []
+    for i in range(count):
+        pixels = rng.integers(0, 256, bands, dtype=np.uint8)
+        if i % 3 == 2:
+            pixels[:] = 255 * (i % 2)
+        paths.append(folder / f"{i}.{extension}")
+        Image.fromarray(pixels).save(paths[-1])
+    return paths
