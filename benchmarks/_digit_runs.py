@@ -4,10 +4,9 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from _record import HERE
-from momatch import Classifier, TrainConfig, fit
+from momatch import Classifier, Linear, TrainConfig, fit
 from momatch.data.rows import ImageRows
 from momatch.evaluation.evaluate import confident_samples, run_classifier
 from momatch.inference.evaluate import fitted
@@ -55,8 +54,9 @@ def fashion_images(run, data_dir=None, every=1):
 
 
 def with_features(classifier):
-    """The same network up to the backbone's own features, before any projection."""
-    return Classifier(classifier.backbone, nn.Identity(), preprocess=classifier.preprocess)
+    """The same network with the backbone's own features as its embedding; its head is not used."""
+    unused = Linear(classifier.backbone.num_features, classifier.head.num_classes)
+    return Classifier(classifier.backbone, unused, preprocess=classifier.preprocess)
 
 
 def trusted(run, data):

@@ -20,6 +20,7 @@ from momatch.evaluation.evaluate import (
     run_classifier,
     separation,
 )
+from momatch.heads import Head
 
 K, D, N = 4, 3, 23
 
@@ -279,9 +280,21 @@ def test_a_head_without_centers_has_nothing_to_refit():
         refit_head(AAGMM(D, K), torch.empty(0, D), torch.empty(0, dtype=torch.long))
 
 
-def test_a_head_of_another_make_is_evaluated_as_one_without_centers():
+class OwnHead(Head):
+    """A user's head: sizes and forward, and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding_dim, self.num_classes = 8, K
+        self.layers = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, K))
+
+    def forward(self, z):
+        return self.layers(z)
+
+
+def test_a_head_of_the_users_own_is_evaluated_as_one_without_centers():
     classifier = make_classifier()
-    other = Classifier(classifier.backbone, nn.Linear(8, K), preprocess=Normalize((0.5,), (0.5,)))
+    other = Classifier(classifier.backbone, OwnHead(), preprocess=Normalize((0.5,), (0.5,)))
     outputs = run_classifier(other, make_images())
     assert outlier_scores(other.head, outputs).keys() == {"density", "confidence"}
     assert evaluate_outputs(other.head, outputs, torch.zeros(N, dtype=torch.long)).compactness is None

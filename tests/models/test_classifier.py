@@ -136,7 +136,7 @@ def test_parts_that_do_not_fit_are_refused():
     ],
 )
 def test_backbones_that_return_no_features_are_refused(backbone, message):
-    classifier = Classifier(backbone, nn.Linear(4, 2))
+    classifier = Classifier(backbone, Linear(4, 2))
     x = torch.randn(2, 3, 8, 8)
     with pytest.raises(ValueError, match=message):
         classifier(x if isinstance(backbone, nn.Conv2d) else x[0])
