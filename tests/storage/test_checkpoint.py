@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from momatch.storage import checkpoint
 from momatch.storage.checkpoint import delete_checkpoints, last_good, load_newest, prune, save_checkpoint
 from tests.training.faults import CHANGING, WRITING, Killed, every_moment, fill, no_space, small_disk
 
@@ -208,6 +209,17 @@ def test_prune_keeps_the_newest_and_what_is_not_ours(tmp_path):
     assert names(tmp_path) == ["notes.txt", "step-00000003", "step-00000004", "step-best"]
     prune(tmp_path, 1)
     assert load_newest(tmp_path).step == 4
+
+
+def test_prune_does_not_read_what_was_just_saved(tmp_path, monkeypatch):
+    for step in (1, 2):
+        save(tmp_path, step)
+    saved = save(tmp_path, 3)
+    reads = []
+    monkeypatch.setattr(checkpoint, "read_verified", lambda *arguments: reads.append(arguments))
+    prune(tmp_path, 2, saved=saved)
+    assert reads == []
+    assert names(tmp_path) == ["step-00000002", "step-00000003"]
 
 
 def test_prune_does_not_count_on_a_damaged_checkpoint(tmp_path):

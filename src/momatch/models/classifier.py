@@ -2,10 +2,10 @@
 
 Where normalisation happens is decided by the dtype of the images, so that it can be neither forgotten nor done twice:
 
-- **uint8** images are raw pixels. The classifier normalises them itself (`Classifier.preprocess`). This is the way of
-  evaluation, prediction and export: one graph from a raw image to its label.
-- **floating** images are taken as normalised already and go to the backbone as they are. This is the way of training, where the
-  augmentation ends in normalisation; give it ``classifier.preprocess``, and both ways use the same statistics.
+- **uint8** images are raw pixels. The classifier normalises them itself (`Classifier.preprocess`). Training, evaluation,
+  prediction and export all work this way: augmentation maps uint8 to uint8, and one graph leads from a raw image to its label.
+- **floating** input is taken as normalised already and goes to the backbone as it is: cached features, vectors, and images
+  that a loop of your own has normalised.
 """
 
 from collections.abc import Mapping

@@ -124,10 +124,15 @@ def last_good(folder: Path) -> Path | None:
     return None
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune(folder: Path, keep: int, *, saved: Path | None = None) -> None:
     """Delete all but the newest `keep` checkpoints, and what interrupted savings left.
 
     Counting begins at the newest checkpoint whose checksums hold; newer ones, and all if there is none, are left alone.
+
+    Args:
+        folder: of the checkpoints.
+        keep: how many stay.
+        saved: the checkpoint that was just saved: it is known to be whole and counting begins there, so that nothing is read.
 
     Raises:
         ValueError: if `keep` is less than 1.
@@ -138,7 +143,7 @@ def prune(folder: Path, keep: int) -> None:
     with explain_write_errors("removing old checkpoints", folder.parent):
         for path in _entries(folder, _LEFTOVER):
             shutil.rmtree(path)
-        good = last_good(folder)
+        good = last_good(folder) if saved is None else saved
         if good is None:
             return
         paths = _newest_first(folder)

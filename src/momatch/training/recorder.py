@@ -113,8 +113,8 @@ class Recorder:
         # A checkpoint counts the lines before it: they must be on the disk first.
         self._directory.sync()
         tensors, facts = collect(training, history)
-        save_checkpoint(self.path / FOLDER, training.stream.step, tensors, facts)
-        prune(self.path / FOLDER, self._config.keep_checkpoints)
+        saved = save_checkpoint(self.path / FOLDER, training.stream.step, tensors, facts)
+        prune(self.path / FOLDER, self._config.keep_checkpoints, saved=saved)
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Write the result; from here on the run is finished."""
