@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from momatch._version import __version__
+from momatch.console.signals import command_signals, speaks
 
 
 def _data(argv: Sequence[str]) -> int:
@@ -95,16 +96,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``momatch``; returns the exit code: 0, 1 for unusable input, 2 for wrong arguments, 130 or 143 when stopped."""
-    parser = _parser()
+    """Run ``momatch``; returns the exit code: 0, 1 for unusable input, 2 for wrong arguments, 130 or 143 when stopped.
+
+    Args:
+        argv: the arguments; None for those of this process, which ends with the command.
+    """
     words = sys.argv[1:] if argv is None else list(argv)
     name = words[0] if words else None
     if name not in COMMANDS:
+        parser = _parser()
         parser.parse_args(words)
         parser.print_help()
         return 0
     try:
-        return COMMANDS[name](words[1:])
+        with command_signals(name, ends_process=argv is None):
+            return _run(name, words[1:])
+    except KeyboardInterrupt as error:
+        # A command that saved its work says how to go on, and by which signal it was stopped.
+        if speaks():
+            print(f"momatch {name}: {str(error) or 'interrupted'}", file=sys.stderr)
+        return int(getattr(error, "exit_code", 130))
+
+
+def _run(name: str, argv: Sequence[str]) -> int:
+    try:
+        return COMMANDS[name](argv)
     except (ValueError, OSError) as error:
         return _fail(name, error)
     except ImportError as error:
@@ -112,16 +128,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (error.name or "").startswith("momatch"):
             raise
         return _fail(name, error)
-    except KeyboardInterrupt as error:
-        # A command that saved its work says how to go on, and by which signal it was stopped.
-        if _speaks():
-            print(f"momatch {name}: {str(error) or 'interrupted'}", file=sys.stderr)
-        return int(getattr(error, "exit_code", 130))
-
-
-def _speaks() -> bool:
-    """True in the first of the processes that torchrun started, and where there is only one."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _fail(name: str, error: Exception) -> int:
@@ -130,6 +136,6 @@ def _fail(name: str, error: Exception) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     # Of several processes all refuse wrong input; what happens to a disk happens to one.
-    if _speaks() or isinstance(error, OSError):
+    if speaks() or isinstance(error, OSError):
         print(f"momatch {name}: error: {error}", file=sys.stderr)
     return int(getattr(error, "exit_code", 1))

@@ -1,14 +1,11 @@
 """``momatch predict``: labels of new images, and which of them the model does not know."""
 
 import math
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -42,6 +39,7 @@ class Arguments:
         workers: threads that decode and predict (default: the number of cores).
         device: where the network runs, e.g. cpu or cuda; auto for the fastest there is.
         data_dir: where known datasets lie ($MOMATCH_DATA).
+        trust_code: import the module of a backbone of your own (package.module:factory) that the model names.
         progress: show how far it is.
     """
 
@@ -58,6 +56,7 @@ class Arguments:
     workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
     data_dir: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
     progress: bool = True
 
 
@@ -74,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     # All that can be wrong is known before the work.
     if arguments.out is not None:
         check_target(arguments.out, overwrite=arguments.overwrite, inputs=arguments.paths)
-    model = load_trained(arguments.run)
+    model = load_trained(arguments.run, trust_code=arguments.trust_code)
     with warnings_said("predict"):
         sources = find_sources(arguments.paths, arguments.data_dir)
     for message in _warnings(model, arguments):
@@ -145,21 +144,9 @@ def _warnings(model: "SavedModel", arguments: Arguments) -> Iterator[str]:
 
 @contextmanager
 def _stopped_by_signals(out: Path | None) -> Iterator[None]:
-    """SIGTERM ends the work as Ctrl-C does, so that nothing is left behind; both say what became of the output."""
+    """Whoever stops the command is told what became of the output."""
     message = "interrupted; not all rows were written" if out is None else f"interrupted; {out} is not written"
-    before = None
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(message, number)
-
-    if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except Interrupted:
-        raise
-    except KeyboardInterrupt as error:
-        raise Interrupted(message, signal.SIGINT) from error
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+    except Interrupted as error:
+        raise Interrupted(message, error.signal_number) from error

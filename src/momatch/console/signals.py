@@ -1,28 +1,93 @@
-"""Ctrl-C and SIGTERM ask for an end: the loop finishes its step, saves and stops. A second one stops at once."""
+"""How Ctrl-C and SIGTERM are answered: with a sentence and the exit code that a shell expects, never with a traceback.
 
+- `command_signals` stands around a whole command. The first signal raises `Interrupted`, so that files are closed and workers
+  ended; one that comes while modules are imported, or while the first is still being answered, ends the process at once.
+- `StopSignals` stands around a loop that can save itself. The first signal is noted: the loop finishes its step, saves and
+  stops. The next one stops it without saving. Whatever is being written then is whole or not there (`momatch.storage.durable`).
+"""
+
+import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop, and has saved itself.
+    """The work was stopped by a signal.
 
     Attributes:
+        signal_number: of the signal.
         exit_code: what the shell expects of a program that was stopped by this signal.
     """
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
+        self.signal_number = signal_number
         self.exit_code = 128 + signal_number
 
 
+@contextmanager
+def command_signals(command: str, *, ends_process: bool) -> Iterator[None]:
+    """While entered, a signal ends the command with a sentence.
+
+    Args:
+        command: that is running, for the sentence.
+        ends_process: the process ends with the command: signals that come after it are ignored, because its exit code is
+            settled.
+
+    Raises:
+        Interrupted: at the first signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        # Signals arrive in the main thread only.
+        yield
+        return
+    is_unwinding = False
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        nonlocal is_unwinding
+        # An exception inside an import can come out as another one, or leave half a module behind.
+        if is_unwinding or _is_importing(frame):
+            _quit(command, number)
+        is_unwinding = True
+        raise Interrupted("interrupted", number)
+
+    before = {number: signal.signal(number, answer) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if ends_process else handler)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _quit(command: str, number: int) -> NoReturn:
+    """End the process as it is: no exception to get lost, no output buffer that may be in use."""
+    if speaks():
+        os.write(2, f"momatch {command}: interrupted\n".encode())
+    os._exit(128 + number)
+
+
+def speaks() -> bool:
+    """True in the first of the processes that torchrun started, and where there is only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class StopSignals:
-    """While entered, notes the first signal instead of dying of it.
+    """While entered, notes the first signal instead of dying of it; from then on signals do what they did before.
 
     Outside the main thread signals cannot be caught, and nothing is changed.
     """
@@ -44,7 +109,8 @@ class StopSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         self._restore()
-        print("\nstopping after this step; once more to stop at once, without saving", file=sys.stderr, flush=True)
+        if speaks():
+            print("\nstopping after this step; once more to stop at once, without saving", file=sys.stderr, flush=True)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
