@@ -1,5 +1,11 @@
 """``python -m momatch`` is the command line."""
 
-from momatch.cli.main import main
+import sys
 
-raise SystemExit(main())
+if __name__ == "__main__":
+    # Python puts the current directory in front of the import path; a file there must not stand in for a module that we import.
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    from momatch.cli.main import main
+
+    raise SystemExit(main())

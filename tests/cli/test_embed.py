@@ -30,7 +30,7 @@ def test_says_what_was_made_and_what_comes_next(folder, capsys):
     assert "f.npz: 160 training images of corners.npz in 4 views (1 plain, 1 weak, 2 strong), 80 test images" in out
     assert "12 features each, by tests.embedding.setting:corners;" in out
     assert "720 images through the network in" in out
-    assert "Next: momatch train --dataset f.npz --labels-per-class 4" in out
+    assert "Next: momatch train --dataset f.npz --labels-per-class 4 --trust-code" in out
     assert cli.main(["data", "f.npz", "--contact-sheet", "sheet.png"]) == 0
     assert "features: 4 views of 12, float16" in capsys.readouterr().out
     assert (folder / "sheet.png").exists()
@@ -43,7 +43,7 @@ def test_every_label_is_shown_next_where_the_data_have_unlabelled_images(tmp_pat
     flags = ["--out", "f.npz", "--backbone", "tests.embedding.setting:corners", "--no-progress"]
     assert cli.main(["embed", "few.npz", *flags]) == 0
     (following,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Next: momatch ")]
-    assert following.endswith("--labels-per-class 0")
+    assert following.endswith("--labels-per-class 0 --trust-code")
     small = ["--steps", "2", "--run-dir", "run", "--no-progress", "--device", "cpu", "--graph-neighbors", "2"]
     assert cli.main([*following.removeprefix("Next: momatch ").split(), *small]) == 0
 
@@ -83,14 +83,16 @@ def test_train_refuses_what_the_file_has_decided(folder, capsys, flags, code, me
 def test_train_and_go_on(folder, capsys):
     # The digits' own settings: what is tested is the way from flags to a report, in a few steps.
     small = ["--dataset", "f.npz", "--run-dir", "run", "--no-progress", "--device", "cpu", "--eval-interval", "0"]
-    assert cli.main(["train", *small, "--steps", "6", "--unlabeled-batch-size", "32"]) == 0
+    assert cli.main(["train", *small, "--steps", "6", "--unlabeled-batch-size", "32", "--trust-code"]) == 0
     out = capsys.readouterr().out
     assert "tests.embedding.setting:corners network" in out
     assert "report: run/report.html" in out
-    assert cli.main(["train", "--resume", "--run-dir", "run", "--dataset", "f.npz", "--no-progress"]) == 0
-    assert cli.main(["evaluate", "run"]) == 0
+    assert (
+        cli.main(["train", "--resume", "--run-dir", "run", "--dataset", "f.npz", "--no-progress", "--trust-code"]) == 0
+    )
+    assert cli.main(["evaluate", "run", "--trust-code"]) == 0
     assert "run on f.npz: 80 test images" in capsys.readouterr().out
-    assert cli.main(["predict", "run", "f.npz"]) == 1
+    assert cli.main(["predict", "run", "f.npz", "--trust-code"]) == 1
     assert "f.npz: got features of corners.npz, expected images: the model has its backbone" in capsys.readouterr().err
 
 

@@ -56,7 +56,7 @@ def small_config(folder, **settings):
 
 @pytest.fixture(scope="module")
 def run(folder):
-    return fit(small_config(folder))
+    return fit(small_config(folder), trust_code=True)
 
 
 def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
@@ -100,8 +100,8 @@ def test_resumed_run_ends_as_the_undisturbed_one(run, folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(TrainStep, "__call__", dying)
         with pytest.raises(KeyboardInterrupt):
-            fit(config)
-    fit(replace(config, resume=True))
+            fit(config, trust_code=True)
+    fit(replace(config, resume=True), trust_code=True)
     assert_same_run(run.directory, folder / "resumed")
 
 
@@ -134,7 +134,7 @@ def test_report_of_a_run_under_way_takes_its_checkpoint(run, folder, tmp_path):
 
 def test_held_out_classes_of_features_can_contaminate_the_pool(folder, tmp_path):
     config = small_config(folder, held_out_classes="high", held_out_in_pool=True, run_dir=str(tmp_path), steps=2)
-    training = build_training(config.resolved(), torch.device("cpu"))
+    training = build_training(config.resolved(), torch.device("cpu"), trust_code=True)
     assert int(training.data.truth.is_outlier.sum()) == 40
     assert training.data.unlabeled_images.image_shape == (5, F)
     assert training.data.unlabeled_images.pictures.image_shape == (1, 8, 8)
@@ -144,7 +144,7 @@ def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
     other = embed(small_options(folder, out=tmp_path / "other.npz", seed=4)).facts.path
     with pytest.raises(ValueError, match=r"features of a backbone .* with other weights than the model's"):
         evaluate_run(run, dataset=str(other))
-    data = build_training(small_config(folder).resolved(), torch.device("cpu")).data
+    data = build_training(small_config(folder).resolved(), torch.device("cpu"), trust_code=True).data
     with pytest.raises(ValueError, match=r"got \(V, F\) = \(5, 12\), expected pixels"):
         contaminate(data, load_dataset("digits").train.images, fraction=0.1, seed=0)
 
@@ -159,7 +159,7 @@ def test_damaged_features_are_refused_before_training(folder, tmp_path, split, r
         file.seek(at)
         file.write(np.float16(value).tobytes())
     with pytest.raises(ValueError, match=rf"damaged.npz: {split}_features: got features of image {row} .*--verify"):
-        fit(small_config(folder, dataset=str(damaged), run_dir=str(tmp_path / "run")))
+        fit(small_config(folder, dataset=str(damaged), run_dir=str(tmp_path / "run")), trust_code=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -175,7 +175,7 @@ def test_damaged_features_are_refused_before_training(folder, tmp_path, split, r
 )
 def test_settings_that_the_file_has_decided_are_refused(folder, tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
-        fit(small_config(folder, run_dir=str(tmp_path / "run"), **settings))
+        fit(small_config(folder, run_dir=str(tmp_path / "run"), **settings), trust_code=True)
     assert not (tmp_path / "run").exists()
 
 

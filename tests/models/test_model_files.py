@@ -30,7 +30,7 @@ FACTS = ModelFacts(
 
 def trained(facts, **options):
     """A classifier whose buffers and parameters are all unlike those of a new one."""
-    classifier = build_classifier(facts, **options)
+    classifier = build_classifier(facts, trust_code=True, **options)
     for tensor in classifier.state_dict().values():
         if tensor.is_floating_point():
             tensor.add_(torch.rand_like(tensor) / 10)
@@ -66,7 +66,7 @@ def test_the_loaded_network_is_the_saved_one(tmp_path, network):
     classifier = trained(facts)
     save_model(tmp_path, classifier, facts)
     random_state = torch.get_rng_state()
-    saved = load_model(tmp_path)
+    saved = load_model(tmp_path, trust_code=True)
     loaded, got, refitted = saved.classifier, saved.facts, saved.refitted_head
     assert torch.equal(torch.get_rng_state(), random_state), "loading draws no random numbers of the process"
     assert (got, refitted) == (facts, None)
@@ -142,7 +142,7 @@ def test_a_pretrained_backbone_is_loaded_without_its_own_weights(tmp_path, monke
 def test_tied_weights_stay_tied(tmp_path):
     facts = replace(FACTS, backbone="tests.training.networks:tied", image_size=(8, 8))
     save_model(tmp_path, trained(facts), facts)
-    backbone = load_model(tmp_path).classifier.backbone
+    backbone = load_model(tmp_path, trust_code=True).classifier.backbone
     assert backbone.first.weight is backbone.second.weight
 
 
@@ -229,7 +229,7 @@ def test_a_backbone_that_cannot_be_imported(tmp_path, monkeypatch, backbone, mes
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     save_model(tmp_path, trained(FACTS), replace(FACTS, backbone=backbone))
     with pytest.raises(ValueError, match=message):
-        load_model(tmp_path)
+        load_model(tmp_path, trust_code=True)
 
 
 def test_what_cannot_be_saved(tmp_path, monkeypatch):

@@ -141,7 +141,7 @@ def test_a_backbone_that_is_not_here(model, tmp_path):
     with pytest.raises(
         ValueError, match="no module 'their_package'; install the package or put its folder on PYTHONPATH"
     ):
-        SavedModel.from_pretrained(tmp_path)
+        SavedModel.from_pretrained(tmp_path, trust_code=True)
 
 
 def test_what_lies_in_the_folder_stays(model, tmp_path):

@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
 
 
 def test_pseudo_labels_follow_it_at_first_and_not_at_last(folder, monkeypatch):
-    training = build_training(small_config(folder, graph_neighbors=3).resolved(), torch.device("cpu"))
+    training = build_training(small_config(folder, graph_neighbors=3).resolved(), torch.device("cpu"), trust_code=True)
     seen = []
     objective = training.step.objective.forward
 
@@ -75,16 +75,16 @@ def test_pseudo_labels_follow_it_at_first_and_not_at_last(folder, monkeypatch):
 
 def test_a_guided_run_repeats_bit_for_bit(folder):
     settings = {"graph_neighbors": 3, "steps": 30}
-    whole = fit(small_config(folder, **settings, run_dir=str(folder / "whole")))
-    again = fit(small_config(folder, **settings, run_dir=str(folder / "again")))
+    whole = fit(small_config(folder, **settings, run_dir=str(folder / "whole")), trust_code=True)
+    again = fit(small_config(folder, **settings, run_dir=str(folder / "again")), trust_code=True)
     assert_same_run(whole.directory, again.directory)
-    plain = fit(small_config(folder, steps=30, run_dir=str(folder / "plain")))
+    plain = fit(small_config(folder, steps=30, run_dir=str(folder / "plain")), trust_code=True)
     assert plain.metrics()[0]["loss"] != whole.metrics()[0]["loss"]
 
 
 def test_supervised_training_needs_none(folder):
     settings = small_config(folder, graph_neighbors=3, policy="supervised").resolved()
-    assert build_training(settings, torch.device("cpu")).step.guide is None
+    assert build_training(settings, torch.device("cpu"), trust_code=True).step.guide is None
 
 
 def test_images_have_no_neighbours(tmp_path):

@@ -100,4 +100,5 @@ def summary(embedded: "Embedded") -> Iterator[str]:
     yield ""
     # Where images without labels are the dataset's own, the few labels that there are should all be shown.
     shown = 0 if embedded.unlabeled else 4
-    yield f"Next: momatch train --dataset {shlex.quote(str(facts.path))} --labels-per-class {shown}"
+    trust = " --trust-code" if ":" in facts.backbone else ""
+    yield f"Next: momatch train --dataset {shlex.quote(str(facts.path))} --labels-per-class {shown}{trust}"

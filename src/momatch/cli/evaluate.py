@@ -25,6 +25,7 @@ class Arguments:
         outliers: tell images of this dataset from the test images by each outlier score; may be repeated.
         json: write all figures to this file.
         batch_size: images a pass.
+        trust_code: import the module of a backbone of your own (package.module:factory) that the run names.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
@@ -37,6 +38,7 @@ class Arguments:
     ] = ()
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     batch_size: Annotated[int, tyro.conf.arg(metavar="INT")] = 512
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     keep_large_blocks()
     with warnings_said("evaluate"):
         figures = evaluate_run(
-            Run.load(arguments.run),
+            Run.load(arguments.run, trust_code=arguments.trust_code),
             dataset=arguments.dataset,
             data_dir=arguments.data_dir,
             image_size=arguments.image_size,

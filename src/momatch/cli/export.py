@@ -23,6 +23,7 @@ class Arguments:
         out: the file or folder to write (default: model.onnx or model.pt2 in RUN; a folder must be named).
         overwrite: replace what is there.
         opset: version of ONNX's operators (default: torch's choice).
+        trust_code: import the module of a backbone of your own (package.module:factory) that the model names.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
@@ -30,6 +31,7 @@ class Arguments:
     out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = None
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     opset: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,7 +56,7 @@ def _folder(arguments: Arguments) -> int:
     from momatch.storage.signed_text import may_replace
 
     kept = not may_replace(folder / CARD)
-    _, model = _load(arguments.run)
+    _, model = _load(arguments.run, trust_code=arguments.trust_code)
     model.save_pretrained(folder)
     print(f"model: {folder}")
     if kept:
@@ -74,7 +76,7 @@ def _file(arguments: Arguments) -> int:
         from momatch.inference.export.onnx_graph import packages
 
         packages()
-    run, model = _load(arguments.run)
+    run, model = _load(arguments.run, trust_code=arguments.trust_code)
     images = None if run is None else own_images(run)
     exported = export_model(
         model, path, to=arguments.to, opset=arguments.opset, overwrite=arguments.overwrite, images=images
@@ -89,14 +91,14 @@ def _file(arguments: Arguments) -> int:
     return 0
 
 
-def _load(path: Path) -> "tuple[Run | None, SavedModel]":
+def _load(path: Path, *, trust_code: bool) -> "tuple[Run | None, SavedModel]":
     from momatch.models.saved_model import SavedModel
     from momatch.storage.run_config import holds_run
     from momatch.training.run import Run
 
     if not holds_run(path):
-        return None, SavedModel.from_pretrained(path)
-    run = Run.load(path)
+        return None, SavedModel.from_pretrained(path, trust_code=trust_code)
+    run = Run.load(path, trust_code=trust_code)
     return run, run.model
 
 

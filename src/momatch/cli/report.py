@@ -26,6 +26,7 @@ class Arguments:
         outliers: tell images of this dataset from the test images; may be repeated.
         data_dir: where known datasets lie ($MOMATCH_DATA).
         points: images on the map, at most.
+        trust_code: import the module of a backbone of your own (package.module:factory) that a run names.
     """
 
     runs: tyro.conf.Positional[
@@ -37,6 +38,7 @@ class Arguments:
     ] = ()
     data_dir: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
     points: Annotated[int, tyro.conf.arg(metavar="INT")] = 2000
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,6 +63,7 @@ def main(argv: Sequence[str]) -> int:
             data_dir=arguments.data_dir,
             most_points=arguments.points,
             name=name,
+            trust_code=arguments.trust_code,
             say=partial(_say_about, name),
         )
         for problem in found.problems:

@@ -54,6 +54,8 @@ class Arguments:
         slurm_time: minutes that the cluster gives each job; one that needs more is queued again and goes on.
         slurm_gpus: GPUs of each job.
         results: afterwards write a page of results to this file, from all records in the folder of --out.
+        trust_code: import the module of a backbone of your own (package.module:factory) that a grid names; one given with
+            --set backbone=... needs no permission.
         dry_run: say what would be run and what is done; change nothing.
     """
 
@@ -73,6 +75,7 @@ class Arguments:
     slurm_time: Annotated[int, tyro.conf.arg(metavar="INT")] = 24 * 60
     slurm_gpus: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
     results: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
 
 
@@ -97,6 +100,7 @@ def main(argv: Sequence[str]) -> int:
         seeds=arguments.seeds or None,
         runs=arguments.runs,
         data_dir=arguments.data_dir,
+        trust_code=arguments.trust_code or "backbone" in overrides,
     )
     jobs, remarks = plan_jobs(grids, wishes)
     for remark in remarks:

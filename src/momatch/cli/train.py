@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from momatch.training.fit import fit
 
-    run = fit(config)
+    run = fit(config, trust_code=flags.trusts_backbone)
     # Of several processes, the first one speaks and writes.
     if not speaks:
         return 0
@@ -53,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"report: {report}")
     print(f"model:  {config.run_dir}")
     if result.get("test_accuracy") is not None:
-        print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}")
+        trust = " --trust-code" if ":" in config.backbone else ""
+        print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}{trust}")
     if trouble is not None:
         again = f"momatch report {shlex.quote(str(config.run_dir))} --out FILE"
         print(f"momatch train: warning: the run is finished, but has no report: {trouble}; {again}", file=sys.stderr)

@@ -51,12 +51,19 @@ class Flags:
         preset: name of the preset.
         config: file of settings.
         print_config: print the settings instead of training.
+        trust_code: import the backbone's module where a file names it.
     """
 
     settings: dict[str, Any]
     preset: str | None = None
     config: Path | None = None
     print_config: bool = False
+    trust_code: bool = False
+
+    @property
+    def trusts_backbone(self) -> bool:
+        """Whether the backbone's module may be imported: naming it on the command line is permission too."""
+        return self.trust_code or "backbone" in self.settings
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
@@ -73,7 +80,7 @@ def parse_flags(argv: Sequence[str]) -> Flags:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     settings = {key: value for section in SECTIONS for key, value in getattr(given, section).items()}
-    return Flags(settings, given.preset, given.config, given.print_config)
+    return Flags(settings, given.preset, given.config, given.print_config, given.trust_code)
 
 
 def _everything() -> Any:
@@ -86,6 +93,15 @@ def _everything() -> Any:
             None,
         ),
         ("print_config", _flag(tyro.conf.FlagCreatePairsOff[bool], "print all settings as JSON and exit."), False),
+        (
+            "trust_code",
+            _flag(
+                tyro.conf.FlagCreatePairsOff[bool],
+                "import the module of a backbone (package.module:factory) that a features file, a config file or the run to "
+                "resume names; one given with --backbone needs no permission.",
+            ),
+            False,
+        ),
     ]
     texts = {entry.arg_name: entry.description or "" for entry in parse(TrainConfig.__doc__ or "").params}
     sections = [(title, _flag(_section(title, texts), "")) for title in SECTIONS]

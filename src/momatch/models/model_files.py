@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from momatch.heads import HEADS, Head
+from momatch.models.backbones.custom import check_trusted
 from momatch.models.card import model_card
 from momatch.models.classifier import Classifier
 from momatch.models.saved_model import Calibration, SavedModel
@@ -30,17 +31,29 @@ _REFITTED = "refitted_head."
 _CALIBRATION = "calibration_scores"
 
 
-def build_classifier(facts: ModelFacts, *, to_be_filled: bool = False, **options: Any) -> Classifier:
+def build_classifier(
+    facts: ModelFacts,
+    *,
+    trust_code: bool = False,
+    source: object = "the configuration",
+    to_be_filled: bool = False,
+    **options: Any,
+) -> Classifier:
     """The untrained classifier that `facts` describe: what training starts from and what loading fills.
 
     Args:
         facts: see `ModelFacts`.
+        trust_code: import a backbone of the form ``package.module:factory``. Facts usually come from a file, and no file may
+            run code by itself.
+        source: where the facts come from, for messages.
         to_be_filled: its weights are about to be replaced, so pretrained ones need not be there.
         options: passed through to `Classifier.build`.
 
     Raises:
+        UntrustedCodeError: if the backbone has to be imported and `trust_code` is not set.
         ValueError: if it cannot be built; also if the backbone's module cannot be imported.
     """
+    check_trusted(facts.backbone, source, trust_code=trust_code)
     backbone_options = dict(options.pop("backbone_options", {}))
     if to_be_filled and facts.backbone == "efficientnet-lite0":
         backbone_options["pretrained"] = False
@@ -153,10 +166,15 @@ def check_model_folder(folder: Path) -> bool:
     return bool(there)
 
 
-def load_model(folder: str | Path) -> SavedModel:
+def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
     """Load what `save_model` saved, on the CPU and in evaluation mode. Random numbers of the process are left as they were.
 
+    Args:
+        folder: of the model.
+        trust_code: import the backbone's module where model.json names one (``package.module:factory``).
+
     Raises:
+        UntrustedCodeError: if model.json names a module and `trust_code` is not set.
         ValueError: if a file is missing, damaged, of another kind or version, or does not fit the network.
         OSError: if a file cannot be read.
     """
@@ -167,7 +185,13 @@ def load_model(folder: str | Path) -> SavedModel:
     calibration = _calibration(content.get("calibration"), tensors.pop(_CALIBRATION, None))
     refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
     with torch.random.fork_rng(devices=[]):
-        classifier = build_classifier(facts, to_be_filled=True, head_options=_head_options(tensors, "head."))
+        classifier = build_classifier(
+            facts,
+            trust_code=trust_code,
+            source=folder / _FACTS,
+            to_be_filled=True,
+            head_options=_head_options(tensors, "head."),
+        )
         head = _build_head(content["refitted_head"], classifier, refitted)
     misfit = (
         f"{folder / _WEIGHTS}: the weights are not those of the network that model.json describes; has the code of the "

@@ -92,6 +92,7 @@ class SavedModel:
         cache_dir: str | Path | None = None,
         local_files_only: bool = False,
         revision: str | None = None,
+        trust_code: bool = False,
         **model_kwargs: Any,
     ) -> "SavedModel":
         """Load a model from a folder, from the directory of a finished run, or from the Hugging Face hub.
@@ -103,6 +104,8 @@ class SavedModel:
             cache_dir: from the hub: where it is kept.
             local_files_only: from the hub: take only what was fetched before.
             revision: from the hub: branch, tag or commit.
+            trust_code: import the backbone's module where the model names one (``package.module:factory``). Without it no
+                code that the model names is run.
             model_kwargs: none are known; the folder holds all there is to say.
 
         Raises:
@@ -122,7 +125,7 @@ class SavedModel:
             "local_files_only": local_files_only,
             "revision": revision,
         }
-        return load_model(model_folder(pretrained_model_name_or_path, options))
+        return load_model(model_folder(pretrained_model_name_or_path, options), trust_code=trust_code)
 
     def save_pretrained(
         self,

@@ -32,6 +32,7 @@ def collect(
     data_dir: str | None = None,
     most_points: int = 2000,
     name: str | None = None,
+    trust_code: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Findings:
     """Collect what a report says about the run in `directory`. Nothing on disk is changed and nothing is downloaded.
@@ -45,9 +46,11 @@ def collect(
         data_dir: where known datasets lie; None for where the run found them.
         most_points: images on the map.
         name: of the run on the page; by default that of the directory.
+        trust_code: as for `Run.load`.
         say: is told what is being done, before each thing that may take long.
 
     Raises:
+        UntrustedCodeError: if the run names a backbone that has to be imported and `trust_code` is not set.
         ValueError: if there is no such directory, or `most_points` is below 1.
     """
     directory = Path(directory)
@@ -58,7 +61,7 @@ def collect(
         raise ValueError(f"most_points: got {most_points}, expected at least 1")
     files = read_run(directory)
     findings = _without_model(name or directory.resolve().name, directory, files)
-    model, images, remarks = _model_and_images(directory, files, data_dir, say)
+    model, images, remarks = _model_and_images(directory, files, data_dir, trust_code, say)
     findings = replace(findings, problems=(*findings.problems, *remarks))
     if isinstance(model, Missing):
         names = () if isinstance(images, Missing) else images.parts.class_names
@@ -103,11 +106,11 @@ def _all_missing(findings: Findings, why: Missing) -> Findings:
 
 
 def _model_and_images(
-    directory: Path, files: RunFiles, data_dir: str | None, say: Callable[[str], None]
+    directory: Path, files: RunFiles, data_dir: str | None, trust_code: bool, say: Callable[[str], None]
 ) -> tuple[Model | Missing, RunImages | Missing, list[str]]:
     """The model, the images, and what is wrong with them."""
     remarks: list[str] = []
-    model: Model | Missing = attempt(lambda: saved_model(directory))
+    model: Model | Missing = attempt(lambda: saved_model(directory, trust_code=trust_code))
     # A run that is under way has no model yet, which is nothing to complain of.
     expected = files.result is not None or (directory / "model.json").exists()
     if isinstance(model, Missing) and expected:
@@ -125,7 +128,7 @@ def _model_and_images(
     remarks += images.remarks
     if isinstance(model, Missing):
         say("building the model from its newest checkpoint")
-        model = attempt(partial(checkpoint_model, directory, config, images))
+        model = attempt(partial(checkpoint_model, directory, config, images, trust_code=trust_code))
         remarks += [f"There is no model to look at: {model.reason}"] if isinstance(model, Missing) else model.remarks
     if isinstance(model, Missing):
         return Missing(f"There is no model to look at {_SEE}."), images, remarks

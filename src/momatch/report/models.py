@@ -41,18 +41,18 @@ class Model:
         return self.classifier.head if self.refitted is None else self.refitted
 
 
-def saved_model(directory: Path) -> Model:
+def saved_model(directory: Path, *, trust_code: bool = False) -> Model:
     """The model that the run saved at its end.
 
     Raises:
         ValueError: if a file is missing, damaged, or of another kind or version.
         OSError: if it cannot be read.
     """
-    saved = load_model(directory)
+    saved = load_model(directory, trust_code=trust_code)
     return Model(saved.classifier, saved.facts, saved.refitted_head)
 
 
-def checkpoint_model(directory: Path, config: TrainConfig, images: RunImages) -> Model:
+def checkpoint_model(directory: Path, config: TrainConfig, images: RunImages, *, trust_code: bool = False) -> Model:
     """The averaged model of the newest whole checkpoint, with its mixture refitted if the run was to do so.
 
     Raises:
@@ -66,7 +66,7 @@ def checkpoint_model(directory: Path, config: TrainConfig, images: RunImages) ->
         newer = "".join(f"; a newer one cannot be used: {reason}" for reason in checkpoint.rejected)
         raise ValueError(f"{checkpoint.path}: the checkpoint is from before the first step{newer}; let the run go on")
     here = replace(config, device="cpu", compile=False, progress=False).resolved()
-    training = build_training(here, torch.device("cpu"), dataset=images.dataset)
+    training = build_training(here, torch.device("cpu"), dataset=images.dataset, trust_code=trust_code)
     restore(training, checkpoint.tensors, checkpoint.facts)
     refitted = refitted_head(training, here.cutoff) if here.refit else None
     source = f"What follows is about the averaged model as it was at step {checkpoint.step:,}, from {checkpoint.path}."

@@ -87,7 +87,7 @@ def report_run(run: Run) -> Path:
         ValueError: if ``report.html`` is there and is no report.
         OSError: if the page cannot be written; an earlier one is still there.
     """
-    return write_page([collect(run.directory)], run.directory / "report.html")
+    return write_page([collect(run.directory, trust_code=run.trust_code)], run.directory / "report.html")
 
 
 def write_page(findings: Sequence[Findings], path: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from momatch.config import TrainConfig
+from momatch.models.backbones.custom import UntrustedCodeError
 from momatch.report.findings import Missing
 from momatch.storage.checkpoint import FOLDER
 from momatch.storage.durable import parse_json, read_object
@@ -40,11 +41,13 @@ class RunFiles:
 def attempt(compute: Callable[[], T]) -> T | Missing:
     """What `compute` returns, or why it could not.
 
-    Every error is caught: damaged files, and backbones of the user's own, raise what they like, and a report is what one
+    Every error but that of code that nobody has allowed is caught: damaged files, and backbones of the user's own, raise what they like, and a report is what one
     turns to when something is wrong.
     """
     try:
         return compute()
+    except UntrustedCodeError:
+        raise
     except (ValueError, OSError) as error:
         return Missing(sentence(str(error) or type(error).__name__))
     except Exception as error:

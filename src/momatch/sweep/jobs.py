@@ -48,10 +48,12 @@ class Job:
     Attributes:
         config: resolved; its `run_dir` is the run's place.
         places: where its figures go, at least one.
+        trust_code: import a backbone of the form package.module:factory.
     """
 
     config: TrainConfig
     places: tuple[Place, ...]
+    trust_code: bool = False
 
     @property
     def directory(self) -> Path:
@@ -92,6 +94,7 @@ class Wishes:
         seeds: instead of the grids' own; None for those.
         runs: folder of the run directories.
         data_dir: where known datasets lie; None for the default place.
+        trust_code: import backbones of the form package.module:factory.
     """
 
     preset: Layer
@@ -99,6 +102,7 @@ class Wishes:
     seeds: tuple[int, ...] | None
     runs: Path
     data_dir: str | None
+    trust_code: bool = False
 
 
 def plan_jobs(grids: Sequence[Grid], wishes: Wishes) -> tuple[list[Job], list[str]]:
@@ -127,7 +131,7 @@ def plan_jobs(grids: Sequence[Grid], wishes: Wishes) -> tuple[list[Job], list[st
             outliers, remark = choose_outliers(grid, config.dataset, wishes.data_dir)
             remarks.update(dict.fromkeys(remark))
             place = Place(grid.name, cell.row, cell.column, seed, outliers)
-            job = Job(config, (place,))
+            job = Job(config, (place,), wishes.trust_code)
             same = found.get(job.name)
             if same is not None and same.config != config:
                 raise ValueError(

@@ -80,7 +80,7 @@ def _carry_out(job: Job, threads: int) -> Found:
 
     torch.set_num_threads(threads)
     if state != "finished":
-        fit(replace(job.config, resume=state == "unfinished"))
+        fit(replace(job.config, resume=state == "unfinished"), trust_code=job.trust_code)
     result = read_result(job.directory)
     if not any(job.evaluated(place) for place in job.places):
         return Found(result)
@@ -88,7 +88,7 @@ def _carry_out(job: Job, threads: int) -> Found:
 
     # Where this sweep looked for the datasets, which need not be where an earlier one found them.
     place = str(data_root(job.config.data_dir))
-    figures = evaluate_run(Run.load(job.directory), outliers=job.outliers, data_dir=place)
+    figures = evaluate_run(Run.load(job.directory, trust_code=job.trust_code), outliers=job.outliers, data_dir=place)
     return Found(result, finite(figures["outliers"]))
 
 
@@ -155,7 +155,7 @@ def encode_job(job: Job) -> dict[str, Any]:
 def decode_job(values: Mapping[str, Any]) -> Job:
     """What `encode_job` made a value of."""
     places = tuple(Place(**{**entry, "outliers": tuple(entry["outliers"])}) for entry in values["places"])
-    return Job(TrainConfig.from_dict(values["config"]), places)
+    return Job(TrainConfig.from_dict(values["config"]), places, values["trust_code"])
 
 
 def main(arguments: list[str]) -> int:

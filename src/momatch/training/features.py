@@ -71,13 +71,14 @@ def model_facts(config: TrainConfig, facts: FeatureFacts, class_names: tuple[str
     )
 
 
-def build_whole(model: ModelFacts, facts: FeatureFacts) -> Classifier:
+def build_whole(model: ModelFacts, facts: FeatureFacts, *, trust_code: bool = False) -> Classifier:
     """The whole classifier, with the backbone's weights from the features file and untrained behind it, on the CPU.
 
     Raises:
+        UntrustedCodeError: if the file names a backbone that has to be imported and `trust_code` is not set.
         ValueError: if the backbone cannot be built, or the weights are not its own.
     """
-    whole = build_classifier(model, to_be_filled=True)
+    whole = build_classifier(model, trust_code=trust_code, source=facts.path, to_be_filled=True)
     misfit = f"{facts.path}: the weights in it are not those of backbone {facts.backbone!r}; has its code changed?"
     fill(whole.backbone, backbone_weights(facts), misfit)
     return whole

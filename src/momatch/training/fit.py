@@ -5,6 +5,7 @@ import signal
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -13,9 +14,11 @@ from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.dataset import Dataset
 from momatch.data.feature_facts import read_facts
 from momatch.evaluation.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
+from momatch.models.backbones.custom import check_trusted
 from momatch.models.model_files import save_model
 from momatch.models.saved_model import model_settings
 from momatch.storage.checkpoint import FOLDER, load_newest
+from momatch.storage.run_config import CONFIG
 from momatch.storage.run_directory import RunDirectory
 from momatch.training.allocator import keep_large_blocks
 from momatch.training.features import adopt
@@ -32,7 +35,13 @@ from momatch.training.tracker import Tracker
 __all__ = ["DivergenceError", "Interrupted", "fit"]
 
 
-def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | None = None) -> Run:
+def fit(
+    config: TrainConfig,
+    dataset: Dataset | None = None,
+    tracker: Tracker | None = None,
+    *,
+    trust_code: bool = False,
+) -> Run:
     """Train a classifier.
 
     Under torchrun every process calls it, and together they train as one.
@@ -41,6 +50,8 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
         config: the settings.
         dataset: the data, if it is not to be loaded by `config.dataset`.
         tracker: where metrics go beside metrics.jsonl, if not where `config.tracker` says.
+        trust_code: import a backbone of the form ``package.module:factory``. Settings may come from a run directory or a
+            features file, and no file may run code by itself.
 
     Returns:
         The finished run.
@@ -58,6 +69,9 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
         config = adopt(config, features)
     config = config.resolved()
     assert config.run_dir is not None, "resolved"
+    # Before minutes of loading, and before a run directory is made.
+    file = features.path if features is not None else Path(config.run_dir) / CONFIG if config.resume else None
+    check_trusted(config.backbone, file or "the config", trust_code=trust_code)
     directory = RunDirectory(config.run_dir)
     device = choose_device(config.device)
     if device.type == "cpu":
@@ -67,7 +81,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
         if config.resume:
             directory.check_resumed(config)
             if directory.finished:
-                return Run.load(directory.path)
+                return Run.load(directory.path, trust_code=trust_code)
         else:
             directory.check_new(config.overwrite)
         processes.wait()
@@ -75,7 +89,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
             device = torch.device("cuda", processes.local_rank)
             torch.cuda.set_device(device)
         stack.enter_context(torch.random.fork_rng([device.index] if device.type == "cuda" else []))
-        training = build_training(config, device, processes, dataset)
+        training = build_training(config, device, processes, dataset, trust_code=trust_code)
         recorder = stack.enter_context(_open_recorder(config, processes, device, tracker))
         signals = stack.enter_context(StopSignals())
         history, remarks = _resume(training, recorder) if config.resume else (History(), [])
@@ -86,7 +100,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
         if processes.is_main:
             _finish(config, training, recorder=recorder, history=history, evaluation=evaluation)
         processes.wait()
-    return Run.load(recorder.path)
+    return Run.load(recorder.path, trust_code=trust_code)
 
 
 def _open_recorder(
@@ -155,6 +169,7 @@ def _train(
             recorder.checkpoint(training, history)
         if stop and done < config.steps:
             command = f"momatch train --resume --run-dir {shlex.quote(str(recorder.path))}"
+            command += " --trust-code" * (":" in config.backbone)
             if processes.world_size > 1:
                 command = f"torchrun --nproc-per-node {processes.world_size} -m {command}"
             raise Interrupted(

@@ -22,9 +22,11 @@ class Run:
 
     Args:
         directory: of the run.
+        trust_code: import the backbone's module where the run names one (``package.module:factory``).
 
     Attributes:
         directory: of the run.
+        trust_code: whether the backbone's module may be imported.
         config: its settings.
         result: the contents of result.json; None while the run is not finished.
 
@@ -32,8 +34,9 @@ class Run:
         ValueError: if there is no run, or a file of it is damaged.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, *, trust_code: bool = False) -> None:
         self.directory = Path(directory)
+        self.trust_code = trust_code
         if not self.directory.is_dir():
             raise ValueError(f"{self.directory}: there is no such directory, expected that of a run")
         self._files = RunDirectory(self.directory)
@@ -41,13 +44,18 @@ class Run:
         self.result: dict[str, Any] | None = self._files.read_result()
 
     @classmethod
-    def load(cls, directory: str | Path) -> "Run":
+    def load(cls, directory: str | Path, *, trust_code: bool = False) -> "Run":
         """The run in `directory`; the classifier is read when it is first asked for.
+
+        Args:
+            directory: of the run.
+            trust_code: import the backbone's module where the run names one (``package.module:factory``). Without it no code
+                that the run names is run, and its classifier cannot be loaded.
 
         Raises:
             ValueError: if there is no run, or a file of it is damaged.
         """
-        return cls(directory)
+        return cls(directory, trust_code=trust_code)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, read anew: a run under way has more of them each time.
@@ -115,7 +123,7 @@ class Run:
                 f"{self.directory}: the run is not finished, so there is no model yet; "
                 f"go on with: momatch train --resume --run-dir {shlex.quote(str(self.directory))}"
             )
-        model = load_model(self.directory)
+        model = load_model(self.directory, trust_code=self.trust_code)
         if model.settings is None:
             # Saved by a release that kept them beside the model only.
             model = replace(model, settings=model_settings(self.config, model.facts), figures=self.result)
@@ -126,8 +134,12 @@ class Run:
         return f"Run({str(self.directory)!r}, {state})"
 
 
-def load_trained(directory: str | Path) -> SavedModel:
+def load_trained(directory: str | Path, *, trust_code: bool = False) -> SavedModel:
     """The model of a finished run, or of a folder that holds nothing but a model.
+
+    Args:
+        directory: of the run or the model.
+        trust_code: as for `Run.load`.
 
     Raises:
         ValueError: if there is neither, the run is not finished, or a file is damaged.
@@ -135,7 +147,7 @@ def load_trained(directory: str | Path) -> SavedModel:
     """
     folder = Path(directory)
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
-        return load_model(folder)
+        return load_model(folder, trust_code=trust_code)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ValueError(f"{folder}: there is neither config.json nor model.json, expected a run or a saved model")
-    return Run.load(folder).model
+    return Run.load(folder, trust_code=trust_code).model

@@ -110,11 +110,17 @@ def choose_device(name: str) -> torch.device:
 
 
 def build_training(
-    config: TrainConfig, device: torch.device, processes: Processes | None = None, dataset: Dataset | None = None
+    config: TrainConfig,
+    device: torch.device,
+    processes: Processes | None = None,
+    dataset: Dataset | None = None,
+    *,
+    trust_code: bool = False,
 ) -> Training:
     """Build everything from a resolved config. The random state of the caller is left as it was.
 
     Raises:
+        UntrustedCodeError: if the backbone has to be imported and `trust_code` is not set.
         ValueError: if the data cannot be used, or settings do not fit the data or each other.
         ImportError: if a part needs packages that are not installed.
     """
@@ -140,7 +146,10 @@ def build_training(
     facts = _facts(config, dataset, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        classifier = build_classifier(facts) if dataset.features is None else build_whole(facts, dataset.features)
+        if dataset.features is None:
+            classifier = build_classifier(facts, trust_code=trust_code)
+        else:
+            classifier = build_whole(facts, dataset.features, trust_code=trust_code)
     whole: Classifier | None = None
     views: tuple[View | None, View | None] = (None, None)
     if dataset.features is not None:

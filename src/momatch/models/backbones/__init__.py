@@ -11,6 +11,7 @@ from torch import nn
 
 from momatch.models.backbones.base import Backbone as Backbone
 from momatch.models.backbones.base import Normalization as Normalization
+from momatch.models.backbones.custom import UntrustedCodeError as UntrustedCodeError
 from momatch.models.backbones.custom import call_factory, check_backbone, import_factory, parameters
 from momatch.models.backbones.efficientnet import EfficientNetLite0 as EfficientNetLite0
 from momatch.models.backbones.small import MLP as MLP

@@ -12,6 +12,29 @@ from torch import Tensor, nn
 _DRY_RUN_SIZE = 32
 
 
+class UntrustedCodeError(ValueError):
+    """A file names code to run, and nobody has allowed that."""
+
+
+def check_trusted(backbone: str, source: object, *, trust_code: bool) -> None:
+    """Refuse a backbone that a file names and that would have to be imported, unless the user allows it.
+
+    Args:
+        backbone: a known name, or ``package.module:factory``.
+        source: what names it, for the message.
+        trust_code: whether importing it is allowed.
+
+    Raises:
+        UntrustedCodeError: if it is not allowed; the message names the module and how to allow it.
+    """
+    if ":" in backbone and not trust_code:
+        module, _, factory = backbone.partition(":")
+        raise UntrustedCodeError(
+            f"{source} names the backbone {backbone!r}: this would import the module {module!r} and call its {factory!r}, which "
+            "can run any code; if you trust it, allow it with --trust-code (in Python: trust_code=True)"
+        )
+
+
 def import_factory(path: str) -> Callable[..., object]:
     """Import the callable that ``package.module:factory`` names.
 
@@ -30,7 +53,7 @@ def import_factory(path: str) -> Callable[..., object]:
             raise
         raise ValueError(
             f"backbone: got {path!r}, but there is no module {error.name!r}; "
-            "install the package or put its folder on PYTHONPATH"
+            "install the package or put its folder on PYTHONPATH (PYTHONPATH=. for the current directory)"
         ) from error
     for name in attribute.split("."):
         if not hasattr(found, name):
