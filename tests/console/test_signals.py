@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ def run_script(tmp_path, body):
     """Run Python code in a process of its own, in which `send` signals that process."""
     script = "import os, signal, sys\n" + textwrap.dedent(body)
     environment = {**os.environ, "PYTHONPATH": str(Path(momatch.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,11 +112,16 @@ def test_a_signal_in_a_command(monkeypatch, capsys, number, code):
     assert [signal.getsignal(number) for number, _ in CODES] == before
 
 
+@contextmanager
+def closing(closed):
+    try:
+        yield
+    finally:
+        closed.append(True)
+
+
 def test_what_is_open_is_closed_at_the_first_signal():
-    closed = False
-    with pytest.raises(Interrupted), command_signals("data", ends_process=False):
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        finally:
-            closed = True
-    assert closed
+    closed = []
+    with pytest.raises(Interrupted), command_signals("data", ends_process=False), closing(closed):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert closed == [True]

@@ -41,8 +41,8 @@ class RunFiles:
 def attempt(compute: Callable[[], T]) -> T | Missing:
     """What `compute` returns, or why it could not.
 
-    Every error but that of code that nobody has allowed is caught: damaged files, and backbones of the user's own, raise what they like, and a report is what one
-    turns to when something is wrong.
+    Every error is caught but `UntrustedCodeError`: damaged files, and backbones of the user's own, raise what they like, and
+    a report is what one turns to when something is wrong.
     """
     try:
         return compute()

@@ -30,8 +30,8 @@ def check_trusted(backbone: str, source: object, *, trust_code: bool) -> None:
     if ":" in backbone and not trust_code:
         module, _, factory = backbone.partition(":")
         raise UntrustedCodeError(
-            f"{source} names the backbone {backbone!r}: this would import the module {module!r} and call its {factory!r}, which "
-            "can run any code; if you trust it, allow it with --trust-code (in Python: trust_code=True)"
+            f"{source} names the backbone {backbone!r}: this would import the module {module!r} and call its {factory!r}, "
+            "which can run any code; if you trust it, allow it with --trust-code (in Python: trust_code=True)"
         )
 
 
