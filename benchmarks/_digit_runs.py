@@ -50,7 +50,7 @@ def parts_of(run):
 def fashion_images(run, data_dir=None, every=1):
     """Fashion-MNIST's test images, or every so many-th, at the size of the run's."""
     images = load_images("fashion-mnist", data_dir=data_dir).test.images[::every]
-    return fitted(ImageRows.of(images), run.facts)
+    return fitted(ImageRows.of(images), run.spec)
 
 
 def with_features(classifier):

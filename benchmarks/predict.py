@@ -33,8 +33,8 @@ from momatch.inference.predict.inputs import find_sources
 from momatch.inference.predict.pipeline import Predictor, default_workers, in_order
 from momatch.inference.predict.stream import Settings, predict_to_file
 from momatch.models.model_files import build_classifier, load_model, save_model
-from momatch.models.saved_model import Calibration, SavedModel
-from momatch.models.spec import ModelFacts
+from momatch.models.saved_model import OutlierCalibration, SavedModel
+from momatch.models.spec import ModelSpec
 from momatch.training.allocator import keep_large_blocks
 
 TARGET = 0.8
@@ -56,7 +56,7 @@ with open("/proc/self/status") as file:
 def model(backbone, size):
     """A classifier with all that prediction needs; what its weights are makes no difference to the time."""
     torch.manual_seed(0)
-    facts = ModelFacts(
+    facts = ModelSpec(
         backbone=backbone,
         head="aagmm",
         embedding_dim=8,
@@ -66,7 +66,7 @@ def model(backbone, size):
         normalization=((0.5,) * 3, (0.25,) * 3),
         dataset="benchmark",
     )
-    calibration = Calibration(torch.rand(1000).sort().values, "nearest", "random numbers")
+    calibration = OutlierCalibration(torch.rand(1000).sort().values, "nearest", "random numbers")
     return SavedModel(build_classifier(facts).eval(), facts, AAGMM(8, 10).eval(), calibration)
 
 

@@ -11,7 +11,7 @@ from momatch.cli.export import Arguments
 from momatch.cli.main import main
 from momatch.config import TrainConfig
 from momatch.data.load import load_dataset
-from momatch.inference.export import files
+from momatch.inference.export import export
 from momatch.inference.export.graph import OUTPUTS, Graph
 from momatch.training.fit import fit
 from momatch.training.run import Run
@@ -31,7 +31,7 @@ def test_training_leaves_a_model_folder(run):
     loaded = SavedModel.from_pretrained(run.directory)
     assert loaded.settings["steps"] == 2
     assert loaded.settings["dataset"] == "digits"
-    assert loaded.figures == run.result
+    assert loaded.result == run.result
     card = (run.directory / "README.md").read_text("utf-8")
     assert f"| test accuracy | {run.result['test_accuracy']:.2%} |" in card
     assert "| outlier p-values | ranked among 500 scores (nearest) of 500 test images |" in card
@@ -55,7 +55,7 @@ def test_onnx_beside_the_run(run, capsys):
     np.testing.assert_allclose(p_value, scores.p_value, atol=1.01 / 501)
     before = path.read_bytes()
     assert main(["export", str(run.directory)]) == 1
-    assert "model.onnx: there is such a file, which is not replaced unasked; give overwrite" in capsys.readouterr().err
+    assert "model.onnx: the file exists; give overwrite" in capsys.readouterr().err
     assert path.read_bytes() == before
 
 
@@ -89,7 +89,7 @@ def quick(monkeypatch):
 
             return b"a file", graph, "nothing"
 
-        monkeypatch.setattr(files, "FORMATS", {"torch": (".pt2", encode)})
+        monkeypatch.setattr(export, "FORMATS", {"torch": (".pt2", encode)})
 
     return use
 
@@ -124,8 +124,8 @@ def test_a_full_disk_leaves_nothing(run, tmp_path, capsys, monkeypatch, quick):
     [
         (["nowhere"], "nowhere: there is no such directory, expected that of a run or of a saved model"),
         (["EMPTY"], "model.json: there is no such file"),
-        (["RUN", "--out", "no/such/a.onnx"], "no/such/a.onnx: expected a file, not a folder, in a folder that exists"),
-        (["RUN", "--out", "EMPTY"], "expected a file, not a folder"),
+        (["RUN", "--out", "no/such/a.onnx"], "no/such/a.onnx: expected a file, not a directory, in a directory that exists"),
+        (["RUN", "--out", "EMPTY"], "expected a file, not a directory"),
         (["RUN", "--out", "a.onnx", "--opset", "9"], "opset: got 9, expected 18 to"),
         (["RUN", "--to", "torch", "--opset", "18"], "--opset: got 18 with --to torch"),
         (["RUN", "--to", "folder"], "--out: got none, expected the folder to write"),
@@ -166,4 +166,4 @@ def test_wrong_usage(arguments, capsys):
 
 
 def test_what_is_to_be_had_is_what_there_is():
-    assert set(files.FORMATS) | {"folder"} == set(Arguments.__annotations__["to"].__args__)
+    assert set(export.FORMATS) | {"folder"} == set(Arguments.__annotations__["to"].__args__)

@@ -97,7 +97,7 @@ def test_refusals_come_before_the_work(run, photos, tmp_path, capsys, monkeypatc
         (str(tmp_path / "nothing"), photos): "neither config.json nor model.json",
         (str(tmp_path / "gone"), photos): "there is no such directory",
         (directory, photos, "--out", f"{tmp_path}/out.xlsx"): "ends in .csv, .jsonl, .parquet",
-        (directory, photos, "--out", f"{tmp_path}/there.csv"): "exists already",
+        (directory, photos, "--out", f"{tmp_path}/there.csv"): "the file exists",
         (directory, photos, "--alpha", "0.1", "--fdr", "0.1"): "got both --alpha and --fdr",
         (directory, photos, "--alpha", "0"): "--alpha: got 0.0, expected a number between 0 and 1",
         (directory, photos, "--fdr", "1.5"): "--fdr: got 1.5",
@@ -154,7 +154,7 @@ def test_a_model_without_calibration(run, photos, tmp_path, capsys):
     from momatch.models.model_files import save_model
 
     (tmp_path / "old").mkdir()
-    save_model(tmp_path / "old", run.classifier, run.facts, run.refitted_head)
+    save_model(tmp_path / "old", run.classifier, run.spec, run.refitted_head)
     assert main(["predict", str(tmp_path / "old"), str(photos), "--out", str(tmp_path / "out.csv")]) == 0
     err = capsys.readouterr().err
     assert "warning: the model was saved without calibration" in err

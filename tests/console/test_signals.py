@@ -50,9 +50,9 @@ def test_a_signal_while_importing(tmp_path, module, number, code):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), CODES)
-def test_many_signals(tmp_path, number, code):
-    """The first asks to stop and save, the second stops at once; those that come while it ends change nothing."""
+@pytest.mark.parametrize(("number", "code", "more"), [(signal.SIGINT, 130, 1), (signal.SIGTERM, 143, 3)])
+def test_many_signals(tmp_path, number, code, more):
+    """The first asks to stop and save, the second stops at once; those that come while it ends do no harm."""
     done = run_script(
         tmp_path,
         f"""
@@ -72,7 +72,8 @@ def test_many_signals(tmp_path, number, code):
             raise AssertionError("the second signal stops at once")
 
         def interrupted_close(self):
-            send()
+            for _ in range({more}):
+                send()
             close(self)
 
         TrainStep.__call__ = interrupted_step
@@ -85,6 +86,7 @@ def test_many_signals(tmp_path, number, code):
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert "stopping after this step" in done.stderr
+    assert "momatch train: stopping; once more to quit at once" in done.stderr
     assert done.stderr.endswith("momatch train: interrupted\n")
 
 

@@ -109,7 +109,7 @@ def test_p_values_against_their_definition(fitted, problem):
     calibration = fitted.fitted_.scorer.calibration_scores.numpy()
     assert fitted.n_calibration_ == len(calibration) == round(0.1 * 285)
     assert fitted.calibration_source_ == "unlabeled"
-    judge = fitted.fitted_.scorer.judge
+    judge = fitted.fitted_.scorer.outlier_head
     z = fitted.transform(problem.X)
     centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()
     scores = [min(np.sqrt((((row - c) ** 2) / v).sum()) for c, v in zip(centers, variances, strict=True)) for row in z]
@@ -147,7 +147,7 @@ def test_rounding_does_not_break_a_tie_with_a_calibration_sample(fitted, problem
 
 
 def test_log_density_against_the_mixture(fitted, problem):
-    judge, z = fitted.fitted_.scorer.judge, fitted.transform(problem.X)
+    judge, z = fitted.fitted_.scorer.outlier_head, fitted.transform(problem.X)
     centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()
     densities = [
         sum(

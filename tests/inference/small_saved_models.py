@@ -6,14 +6,14 @@ from PIL import Image
 
 from momatch.heads import AAGMM
 from momatch.models.model_files import build_classifier
-from momatch.models.saved_model import Calibration, SavedModel
-from momatch.models.spec import ModelFacts
+from momatch.models.saved_model import OutlierCalibration, SavedModel
+from momatch.models.spec import ModelSpec
 
 CLASSES = ("cat", "dog", "sea lion")
 
 
 def small_model(*, channels=3, size=(8, 8), head="aagmm", calibration_size=19, refitted=True):
-    facts = ModelFacts(
+    facts = ModelSpec(
         backbone="mlp",
         head=head,
         embedding_dim=4,
@@ -30,7 +30,7 @@ def small_model(*, channels=3, size=(8, 8), head="aagmm", calibration_size=19, r
         pixels = torch.randint(0, 256, (calibration_size, channels, *size), dtype=torch.uint8)
         with torch.no_grad():
             scores = model.scorer.detector.score(classifier.embed(pixels)).sort().values
-        calibration = Calibration(scores, model.scorer.detector.score_name, "random pixels")
+        calibration = OutlierCalibration(scores, model.scorer.detector.score_name, "random pixels")
         model = SavedModel(classifier, facts, judge, calibration)
     return model
 

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from momatch.inference.export import check_images, onnx_graph
-from momatch.inference.export.check_images import made_up_images
-from momatch.inference.export.files import export_model
+from momatch.inference.export import export_model, formats, parity
 from momatch.inference.export.graph import OUTPUTS, Graph, trace
-from momatch.inference.export.parity import ParityError, compare
-from momatch.models.saved_model import Calibration
+from momatch.inference.export.parity import ParityError, compare, made_up_images
+from momatch.models.saved_model import OutlierCalibration
 from tests.training.small_models import random_images, small_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -59,7 +57,7 @@ def test_any_number_of_images(model, exported):
         ("p_value", "tensor(float)", []),
     ]
     for n in (1, 2, 7, 300):
-        assert_says_what(model, exported.path, random_images(model.facts, n, seed=n))
+        assert_says_what(model, exported.path, random_images(model.spec, n, seed=n))
 
 
 def test_another_size_of_images_is_refused_by_the_graph(exported):
@@ -69,7 +67,7 @@ def test_another_size_of_images_is_refused_by_the_graph(exported):
 
 def test_what_was_compared_is_told(model, exported):
     parity = exported.parity
-    assert parity.images == len(made_up_images(model.facts))
+    assert parity.images == len(made_up_images(model.spec))
     assert {1, 2, 7, 64} <= set(parity.batches)
     assert parity.differences.keys() == set(OUTPUTS)
     assert 0 < max(parity.differences.values()) < 1e-4
@@ -90,7 +88,7 @@ def test_the_file_says_how_to_read_it(model, exported):
     assert facts["calibration_source"] == "30 test images"
     assert "at least 0.032" in facts["alpha"]
     assert "uint8 (n, 1, 9, 8), gray" in facts["input"]
-    assert facts["created_by"] == model.facts.created_by
+    assert facts["created_by"] == model.spec.created_by
     assert set(json.loads(facts["outputs"])) == set(OUTPUTS)
 
 
@@ -109,24 +107,24 @@ def test_every_head_and_kind_of_network(tmp_path, options):
     model = small_model(**options)
     export_model(model, tmp_path / "a.onnx")
     for n in (1, 5):
-        images = random_images(model.facts, n, seed=n)
+        images = random_images(model.spec, n, seed=n)
         assert_says_what(model, tmp_path / "a.onnx", images)
         got = run(tmp_path / "a.onnx", images)
-        assert np.isnan(got["distance"]).all() == (model.facts.head == "linear")
+        assert np.isnan(got["distance"]).all() == (model.spec.head == "linear")
         assert np.isnan(got["p_value"]).all() == (model.calibration is None)
 
 
 @pytest.mark.slow
 def test_a_pretrained_network_that_enlarges_its_images(tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite_pytorch")
-    monkeypatch.setattr(check_images, "COUNT", 6)  # it is a large network
+    monkeypatch.setattr(parity, "COUNT", 6)  # it is a large network
     model = small_model(backbone="efficientnet-lite0", in_channels=1, image_size=(16, 20), normalization=None)
     export_model(model, tmp_path / "a.onnx")
-    assert_says_what(model, tmp_path / "a.onnx", random_images(model.facts, 3))
+    assert_says_what(model, tmp_path / "a.onnx", random_images(model.spec, 3))
 
 
 def test_a_program_of_torch_runs_without_the_library(model, tmp_path):
-    images = random_images(model.facts, 3)
+    images = random_images(model.spec, 3)
     export_model(model, tmp_path / "a.pt2", to="torch")
     torch.save(images, tmp_path / "images.pt")
     code = (
@@ -158,7 +156,7 @@ def tampered(model, name, change):
 
 
 def test_the_model_itself_is_without_difference(model):
-    parity = compare(model, tampered(model, "label", torch.clone), random_images(model.facts, 20))
+    parity = compare(model, tampered(model, "label", torch.clone), random_images(model.spec, 20))
     assert parity.differences == dict.fromkeys(OUTPUTS, 0.0)
     assert parity.batches == (1, 2, 7, 10)
 
@@ -190,7 +188,7 @@ def spoilt(value):
 )
 def test_a_difference_is_found(model, name, change):
     with pytest.raises(ParityError, match=f"^{name}"):
-        compare(model, tampered(model, name, change), random_images(model.facts, 12))
+        compare(model, tampered(model, name, change), random_images(model.spec, 12))
 
 
 @pytest.mark.parametrize(
@@ -203,12 +201,12 @@ def test_a_difference_is_found(model, name, change):
     ],
 )
 def test_rounding_is_no_difference(model, name, change):
-    parity = compare(model, tampered(model, name, change), random_images(model.facts, 12))
+    parity = compare(model, tampered(model, name, change), random_images(model.spec, 12))
     assert 0 <= parity.differences[name] <= 1e-4
 
 
 def test_at_a_calibration_score_one_rank_may_differ(model):
-    images = random_images(model.facts, 60, seed=0)[:30]  # those of the calibration
+    images = random_images(model.spec, 60, seed=0)[:30]  # those of the calibration
     with torch.no_grad():
         detector = model.scorer.detector
         scores, ordered = detector.score(model.classifier.embed(images)), detector.calibration_scores
@@ -232,7 +230,7 @@ def test_what_float32_cannot_tell_apart_is_no_difference():
             head.centers += 100.0
         model.refitted_head.centers[0] += 1000.0
         model.refitted_head.log_variances -= 6.0
-    images = random_images(model.facts, 30)
+    images = random_images(model.spec, 30)
     exact = copy.deepcopy(Graph(model)).double()(images)[2].detach()
     rounded = model.predict(images).log_density
     off = float(((rounded - exact).abs() / (1 + exact.abs())).max())
@@ -250,7 +248,7 @@ def test_a_class_that_shares_the_largest_posterior_may_be_named(model):
     with torch.no_grad():
         for parameter in alike.classifier.head.parameters():
             parameter[1] = parameter[0]
-    images = random_images(model.facts, 40)
+    images = random_images(model.spec, 40)
     swapped = compare(alike, tampered(alike, "label", lambda k: torch.where(k == 2, k, 1 - k)), images)
     assert 0 < swapped.differences["label"] <= 1
     assert head is not alike.classifier.head
@@ -265,7 +263,7 @@ def test_a_graph_that_differs_is_not_written(model, tmp_path, monkeypatch):
         other.classifier.projection.bias += 0.01
     path = tmp_path / "model.onnx"
     path.write_text("what was there")
-    monkeypatch.setattr(onnx_graph, "trace", lambda model: trace(other))
+    monkeypatch.setattr(formats, "trace", lambda model: trace(other))
     with pytest.raises(ParityError, match=r"(log_density|distance|posterior|p_value): the graph and the model differ"):
         export_model(model, path, overwrite=True)
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
@@ -278,13 +276,13 @@ def test_fifty_sigma_and_a_calibration_as_large_as_training_makes_it(tmp_path):
     model = small_model()
     with torch.no_grad():
         model.classifier.projection.weight.mul_(200)
-    scores = model.scorer.detector.score(model.classifier.embed(random_images(model.facts, 10_000, seed=2)))
-    model = replace(model, calibration=Calibration(scores.sort().values, "nearest", "many"))
+    scores = model.scorer.detector.score(model.classifier.embed(random_images(model.spec, 10_000, seed=2)))
+    model = replace(model, calibration=OutlierCalibration(scores.sort().values, "nearest", "many"))
     export_model(model, tmp_path / "a.onnx", opset=18)
     proto = onnx.load(tmp_path / "a.onnx")
     assert [entry.version for entry in proto.opset_import if entry.domain == ""] == [18]
     assert len(proto.graph.node) < 300
-    images = torch.cat([made_up_images(model.facts), random_images(model.facts, 50, seed=3)])
+    images = torch.cat([made_up_images(model.spec), random_images(model.spec, 50, seed=3)])
     got, expected = run(tmp_path / "a.onnx", images), model.predict(images)
     assert expected.log_density.min() < -1e4
     for name in ("log_density", "distance"):
@@ -297,9 +295,9 @@ def test_fifty_sigma_and_a_calibration_as_large_as_training_makes_it(tmp_path):
 
 
 def test_made_up_images(model):
-    images = made_up_images(model.facts)
+    images = made_up_images(model.spec)
     assert (images.dtype, images.shape[1:]) == (torch.uint8, (1, 9, 8))
-    assert torch.equal(images, made_up_images(model.facts))
+    assert torch.equal(images, made_up_images(model.spec))
     assert (images.min(), images.max()) == (0, 255)
     spread = images.double().std((1, 2, 3))
     assert (spread == 0).sum() == 5
@@ -340,8 +338,8 @@ def test_what_is_refused(model, tmp_path, unchecked):
     (tmp_path / "there").write_text("x")
     for path, options, message in [
         (tmp_path / "a", {"to": "tensorrt"}, "to: got 'tensorrt', expected one of onnx, torch"),
-        (tmp_path / "no" / "a", {}, "expected a file, not a folder, in a folder that exists"),
-        (tmp_path, {}, "expected a file, not a folder"),
+        (tmp_path / "no" / "a", {}, "expected a file, not a directory, in a directory that exists"),
+        (tmp_path, {}, "expected a file, not a directory"),
         (tmp_path / "there", {}, "not replaced unasked; give overwrite"),
         (tmp_path / "a", {"to": "torch", "opset": 18}, "opset: got 18 for a program of torch"),
         (tmp_path / "a", {"opset": 17}, "opset: got 17, expected 18 to "),
@@ -364,7 +362,7 @@ def test_a_model_of_normalised_images_is_refused_in_its_own_words(tmp_path):
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=r"pip install 'momatch\[onnx\]'"):
-        onnx_graph.packages()
+        formats.onnx_packages()
 
 
 def test_bytes_are_enough(model, exported):

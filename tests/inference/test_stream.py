@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from momatch.inference.predict import pipeline, stream, writers
+from momatch.inference.predict import output, pipeline, stream
 from momatch.inference.predict.inputs import ArraySource, FileSource, find_sources
-from momatch.inference.predict.output import check_target
+from momatch.inference.predict.output import check_out
 from momatch.inference.predict.pipeline import in_order
 from momatch.inference.predict.stream import Settings, predict_to_file
 from momatch.outliers import benjamini_hochberg
@@ -55,7 +55,7 @@ def assert_scores(rows, scores):
 
 @pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
 def test_rows_are_those_of_predict(tmp_path, extension, monkeypatch):
-    monkeypatch.setattr(writers, "ROW_GROUP", 4)
+    monkeypatch.setattr(output, "ROW_GROUP", 4)
     model = small_model()
     paths = pictures(tmp_path / "x")
     rows, summary = predicted(model, [tmp_path / "x"], tmp_path / f"out.{extension}", batch_size=3)
@@ -304,13 +304,13 @@ def test_targets_that_are_refused(tmp_path):
         "out.txt": "expected a name that ends in .csv, .jsonl, .parquet",
         "gone/out.csv": "in a directory that exists",
         "folder.csv": "not a directory",
-        "there.csv": "exists already; .*--overwrite",
+        "there.csv": "the file exists; .*--overwrite",
     }.items():
         with pytest.raises(ValueError, match=message):
-            check_target(tmp_path / name, overwrite=False)
-    check_target(tmp_path / "there.csv", overwrite=True)
+            check_out(tmp_path / name, overwrite=False)
+    check_out(tmp_path / "there.csv", overwrite=True)
     with pytest.raises(ValueError, match="one of the inputs"):
-        check_target(
+        check_out(
             tmp_path / "list.csv",
             overwrite=True,
             inputs=["gone", str(tmp_path / "there.csv"), f"{tmp_path}/./list.csv"],

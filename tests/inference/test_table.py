@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momatch.inference.predict.table import PValueCounts, columns, flag, make_table
-from momatch.inference.predict.writers import CsvWriter, JsonlWriter
+from momatch.inference.predict.output import CsvWriter, JsonlWriter
+from momatch.inference.predict.table import columns, flag, make_table
 from momatch.models.scorer import Scores
 from momatch.outliers import benjamini_hochberg
+from momatch.outliers.discovery import ConformalCounts
 
 NAMES = ("cat", "dog")
 
@@ -68,16 +69,16 @@ def test_counts_give_what_benjamini_hochberg_gives(m, ranks, fdr, few):
     ranks = [1 + rank % (min(m, 3) if few else m + 1) for rank in ranks]
     p = torch.tensor(ranks) / (m + 1.0)
     expected = benjamini_hochberg(p, fdr).tolist()
-    counts, table = PValueCounts(m), {"p_value": [rank / (m + 1) for rank in ranks] + [None]}
+    counts, table = ConformalCounts(m), {"p_value": [rank / (m + 1) for rank in ranks] + [None]}
     for value in table["p_value"]:
-        counts.add([value])
+        counts.add([] if value is None else [value])
     flag(table, counts.cut(fdr))
     assert table["flagged"] == [*expected, None]
 
 
 def test_no_p_values_at_all():
-    counts = PValueCounts(9)
-    counts.add([None])
+    counts = ConformalCounts(9)
+    counts.add([])
     assert counts.cut(0.5) == -1.0
 
 
@@ -118,7 +119,7 @@ def test_names_that_are_no_utf8_survive():
     assert b"\xff.png" in out.getvalue()
     assert json.loads(lines.getvalue())["path"] == name
     pa = pytest.importorskip("pyarrow.parquet")
-    from momatch.inference.predict.writers import ParquetWriter
+    from momatch.inference.predict.output import ParquetWriter
 
     file = io.BytesIO()
     writer = ParquetWriter(file, columns())

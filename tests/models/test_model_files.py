@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
-from momatch.heads import AAGMM, HEADS, KMeans, Linear
+from momatch.heads import AAGMM, HEADS, Head, KMeans, Linear
 from momatch.models import model_files
 from momatch.models.model_files import build_classifier, load_model, save_model
-from momatch.models.saved_model import Calibration
+from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from tests.training.faults import CHANGING, WRITING, Killed, every_moment, fill, no_space, small_disk
 
-FACTS = ModelFacts(
+FACTS = ModelSpec(
     backbone="cnn-small",
     head="aagmm",
     embedding_dim=5,
@@ -67,7 +66,7 @@ def test_the_loaded_network_is_the_saved_one(tmp_path, network):
     save_model(tmp_path, classifier, facts)
     random_state = torch.get_rng_state()
     saved = load_model(tmp_path, trust_code=True)
-    loaded, got, refitted = saved.classifier, saved.facts, saved.refitted_head
+    loaded, got, refitted = saved.classifier, saved.spec, saved.refitted_head
     assert torch.equal(torch.get_rng_state(), random_state), "loading draws no random numbers of the process"
     assert (got, refitted) == (facts, None)
     assert not any(module.training for module in loaded.modules())
@@ -104,7 +103,7 @@ def test_the_refitted_head_comes_along(tmp_path, kind, learn_prior):
 def test_the_calibration_comes_along(tmp_path):
     classifier = trained(FACTS)
     head = AAGMM(5, 3)
-    calibration = Calibration(torch.rand(17).sort().values, "nearest", "seventeen images")
+    calibration = OutlierCalibration(torch.rand(17).sort().values, "nearest", "seventeen images")
     save_model(tmp_path, classifier, FACTS, head, calibration)
     saved = load_model(tmp_path)
     assert torch.equal(saved.calibration.scores, calibration.scores)
@@ -164,7 +163,7 @@ def test_facts_without_statistics(tmp_path):
     facts = replace(FACTS, normalization=None)
     save_model(tmp_path, trained(facts), facts)
     saved = load_model(tmp_path)
-    loaded, got = saved.classifier, saved.facts
+    loaded, got = saved.classifier, saved.spec
     assert got == facts
     assert loaded.preprocess is None
 
@@ -232,10 +231,14 @@ def test_a_backbone_that_cannot_be_imported(tmp_path, monkeypatch, backbone, mes
         load_model(tmp_path, trust_code=True)
 
 
+class OwnHead(Head):
+    pass
+
+
 def test_what_cannot_be_saved(tmp_path, monkeypatch):
     classifier = trained(FACTS)
-    with pytest.raises(ValueError, match="refitted_head: got a Identity, expected one of aagmm, kmeans, linear"):
-        save_model(tmp_path, classifier, FACTS, nn.Identity())
+    with pytest.raises(ValueError, match="refitted_head: got a OwnHead, expected one of aagmm, kmeans, linear"):
+        save_model(tmp_path, classifier, FACTS, OwnHead())
     monkeypatch.setattr(type(classifier.backbone), "get_extra_state", lambda self: {"a": 1})
     with pytest.raises(ValueError, match=r"backbone\._extra_state: got a dict in the state, expected tensors only"):
         save_model(tmp_path, classifier, FACTS)
@@ -245,9 +248,9 @@ def test_what_cannot_be_saved(tmp_path, monkeypatch):
 @pytest.mark.parametrize("change", [{"image_size": 3}, {"unknown": 1}, {"normalization": [1]}, {"class_names": None}])
 def test_facts_that_are_none(change):
     with pytest.raises(ValueError, match="model facts: got"):
-        ModelFacts.from_dict({**FACTS.to_dict(), **change})
+        ModelSpec.from_dict({**FACTS.to_dict(), **change})
     with pytest.raises(ValueError, match="model facts: got"):
-        ModelFacts.from_dict({})
+        ModelSpec.from_dict({})
 
 
 def test_a_diverged_head_is_named(tmp_path):

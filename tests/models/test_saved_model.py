@@ -17,8 +17,8 @@ from momatch import SavedModel
 from momatch.config import TrainConfig
 from momatch.models.card import model_card
 from momatch.models.saved_model import model_settings
+from momatch.storage.durable import may_replace
 from momatch.storage.run_directory import RunDirectory
-from momatch.storage.signed_text import may_replace
 from momatch.training.run import Run
 from tests.training.faults import CHANGING, Killed, every_moment
 from tests.training.small_models import random_images, small_model
@@ -43,8 +43,8 @@ FILES = ["README.md", "model.json", "model.safetensors"]
 @pytest.fixture(scope="module")
 def model():
     plain = small_model()
-    settings = model_settings(TrainConfig(lr=0.25, run_dir="somewhere/else", data_dir="/data").resolved(), plain.facts)
-    return replace(plain, settings=settings, figures=FIGURES)
+    settings = model_settings(TrainConfig(lr=0.25, run_dir="somewhere/else", data_dir="/data").resolved(), plain.spec)
+    return replace(plain, settings=settings, result=FIGURES)
 
 
 def names(folder):
@@ -52,7 +52,7 @@ def names(folder):
 
 
 def assert_same_predictions(one, other):
-    images = random_images(one.facts, 5)
+    images = random_images(one.spec, 5)
     for name, value in vars(one.predict(images)).items():
         torch.testing.assert_close(
             value, getattr(other.predict(images), name), rtol=0, atol=0, equal_nan=True, msg=name
@@ -65,9 +65,9 @@ def test_a_folder_holds_all_there_is(model, tmp_path):
     assert names(folder) == FILES
     loaded = SavedModel.from_pretrained(str(folder))
     assert_same_predictions(model, loaded)
-    assert loaded.facts == model.facts
+    assert loaded.spec == model.spec
     assert loaded.settings == model.settings
-    assert loaded.figures == FIGURES | {"compactness": None}
+    assert loaded.result == FIGURES | {"compactness": None}
     assert (loaded.calibration.score, loaded.calibration.source) == ("nearest", "30 test images")
     content = json.loads((folder / "model.json").read_text("utf-8"))
     assert content["versions"]["torch"] == torch.__version__
@@ -85,7 +85,7 @@ def test_settings_name_no_place_of_the_machine(model):
 def test_it_loads_in_another_process_at_another_place(model, tmp_path):
     model.save_pretrained(tmp_path / "here")
     shutil.move(tmp_path / "here", tmp_path / "there")
-    images = random_images(model.facts, 2)
+    images = random_images(model.spec, 2)
     torch.save(images, tmp_path / "images.pt")
     code = (
         "import torch, momatch\n"
@@ -121,7 +121,7 @@ def test_a_folder_of_the_first_release_loads(tmp_path):
     rewrite(tmp_path, older)
     (tmp_path / "README.md").unlink()
     loaded = SavedModel.from_pretrained(tmp_path)
-    assert (loaded.calibration, loaded.settings, loaded.figures) == (None, None, None)
+    assert (loaded.calibration, loaded.settings, loaded.result) == (None, None, None)
     assert_same_predictions(model, loaded)
     card = model_card(loaded, {})
     assert card.count("None were recorded with this model.") == 2
@@ -187,7 +187,7 @@ def test_a_model_that_is_replaced_is_old_or_new_at_any_moment(model, tmp_path):
         other.save_pretrained(tmp_path)
         attempt(lambda: model.save_pretrained(tmp_path))
         try:
-            found.append(SavedModel.from_pretrained(tmp_path).facts.embedding_dim)
+            found.append(SavedModel.from_pretrained(tmp_path).spec.embedding_dim)
         except ValueError as error:  # killed between two renames: said, not guessed
             found.append(str(error))
     assert {one for one in found if isinstance(one, int)} == {4, 6}
@@ -201,7 +201,7 @@ def test_the_card(model, tmp_path):
     entries = {key: json.loads(value) for key, value in (line.split(": ", 1) for line in head.splitlines())}
     assert (entries["library_name"], entries["license"]) == ("momatch", "mit")
     assert entries["model-index"][0]["results"][0]["metrics"] == [{"type": "accuracy", "value": 0.8125}]
-    assert re.findall("^## (.*)", body, re.MULTILINE) == ["Use", "Data", "Settings", "Figures", "Limits"]
+    assert re.findall("^## (.*)", body, re.MULTILINE) == ["Use", "Data", "Settings", "Metrics", "Limits"]
     for line in (
         "| dataset | pets |",
         "| classes | cat, dog, Käfer |",
@@ -225,7 +225,7 @@ def test_the_card(model, tmp_path):
 
 def test_the_card_of_other_models():
     linear = model_card(small_model(head="linear", calibrated=0), {})
-    assert "The head is linear" in linear
+    assert "The head has no centers" in linear
     assert "There are no outlier p-values" in linear
     assert "p_value <= 0.05" not in linear
     plain = small_model(refitted=False)
@@ -267,16 +267,16 @@ def test_run_directories_are_model_folders(model, tmp_path):
     """Also those of a release that kept settings and figures beside the model only."""
     config = TrainConfig(seed=3).resolved()
     with RunDirectory.create(tmp_path, config) as directory:
-        replace(model, settings=None, figures=None).save_pretrained(tmp_path.parent / "bare")
+        replace(model, settings=None, result=None).save_pretrained(tmp_path.parent / "bare")
         for name in ("model.json", "model.safetensors"):
             shutil.copy(tmp_path.parent / "bare" / name, tmp_path / name)
         directory.write_result({"test_accuracy": 0.75})
     run = Run.load(tmp_path)
     assert run.model.settings["seed"] == 3
-    assert run.model.figures == {"test_accuracy": 0.75}
+    assert run.model.result == {"test_accuracy": 0.75}
     assert_same_predictions(run.model, SavedModel.from_pretrained(tmp_path))
     run.model.save_pretrained(tmp_path.parent / "saved")
-    assert SavedModel.from_pretrained(tmp_path.parent / "saved").figures == {"test_accuracy": 0.75}
+    assert SavedModel.from_pretrained(tmp_path.parent / "saved").result == {"test_accuracy": 0.75}
 
 
 def test_overwriting_a_run_deletes_its_card_and_exports_but_no_page_of_the_user(model, tmp_path):
@@ -328,7 +328,8 @@ class TestWithTheHub:
         for name in ("save_pretrained", "from_pretrained", "push_to_hub"):
             theirs = inspect.signature(getattr(self.hub.ModelHubMixin, name)).parameters
             ours = inspect.signature(getattr(SavedModel, name)).parameters
-            assert list(theirs) == list(ours)
+            # Theirs, and whether to trust code.
+            assert list(theirs) == [key for key in ours if key != "trust_code"]
             for key, parameter in theirs.items():
                 assert parameter.kind == ours[key].kind, key
                 if key != "commit_message":

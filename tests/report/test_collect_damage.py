@@ -241,7 +241,7 @@ def test_a_backbone_that_raises_what_it_likes(run_copy, tmp_path, monkeypatch):
     (tmp_path / "odd_backbone.py").write_text("raise ZeroDivisionError('boom')\n")
     monkeypatch.syspath_prepend(tmp_path)
     saved = load_model(run_copy)
-    facts = replace(saved.facts, backbone="odd_backbone:make")
+    facts = replace(saved.spec, backbone="odd_backbone:make")
     save_model(run_copy, saved.classifier, facts, saved.refitted_head)
     findings = collect(run_copy, most_points=5, trust_code=True)
     assert "ZeroDivisionError: boom" in findings.problems[0]

@@ -4,9 +4,9 @@ import torch
 
 from momatch.heads import GaussianMixtureHead
 from momatch.models.model_files import build_classifier
-from momatch.models.saved_model import Calibration, SavedModel
+from momatch.models.saved_model import OutlierCalibration, SavedModel
 from momatch.models.scorer import Scorer
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 
 FACTS = {
     "backbone": "cnn-tiny",
@@ -20,7 +20,7 @@ FACTS = {
 }
 
 
-def random_images(facts: ModelFacts, n: int, *, seed: int = 1) -> torch.Tensor:
+def random_images(facts: ModelSpec, n: int, *, seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     shape = (n, facts.in_channels, *facts.image_size)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
@@ -31,7 +31,7 @@ def small_model(*, refitted: bool = True, calibrated: int = 30, **facts: object)
     values = FACTS | facts
     if values["in_channels"] == 3:
         values["normalization"] = ((0.4, 0.5, 0.6), (0.3, 0.2, 0.25))
-    known = ModelFacts(**values)
+    known = ModelSpec(**values)
     torch.manual_seed(0)
     classifier = build_classifier(known, trust_code=True)
     # Batch norm with the statistics of images, as after training.
@@ -52,5 +52,7 @@ def small_model(*, refitted: bool = True, calibrated: int = 30, **facts: object)
     calibration = None
     if calibrated:
         scorer = Scorer(classifier.head, head).calibrate(z[:calibrated])
-        calibration = Calibration(scorer.calibration_scores, scorer.detector.score_name, f"{calibrated} test images")
+        calibration = OutlierCalibration(
+            scorer.calibration_scores, scorer.detector.score_name, f"{calibrated} test images"
+        )
     return SavedModel(classifier, known, head, calibration)

@@ -4,12 +4,12 @@ import torch
 from momatch.config import TrainConfig
 from momatch.heads import AAGMM
 from momatch.models.model_files import build_classifier, save_model
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.storage.run_directory import RunDirectory
 from momatch.training.run import Run
 
 CONFIG = TrainConfig(seed=3).resolved()
-FACTS = ModelFacts(
+FACTS = ModelSpec(
     backbone="mlp",
     head="aagmm",
     embedding_dim=2,
@@ -38,7 +38,7 @@ def test_a_finished_run(tmp_path):
     assert run.config == CONFIG
     assert run.result == {"test_accuracy": 0.75}
     assert run.metrics() == [{"step": 20, "loss": 0.25}]
-    assert run.facts == FACTS
+    assert run.spec == FACTS
     assert run.class_names == ("cat", "dog")
     assert run.classifier is run.classifier
     assert not run.classifier.training

@@ -52,8 +52,8 @@ def _folder(arguments: Arguments) -> int:
 
     if check_model_folder(folder) and not arguments.overwrite:
         raise ValueError(f"{folder}: there is a model, which is not replaced unasked; give --overwrite")
+    from momatch.storage.durable import may_replace
     from momatch.storage.run_directory import CARD
-    from momatch.storage.signed_text import may_replace
 
     kept = not may_replace(folder / CARD)
     _, model = _load(arguments.run, trust_code=arguments.trust_code)
@@ -66,26 +66,27 @@ def _folder(arguments: Arguments) -> int:
 
 
 def _file(arguments: Arguments) -> int:
-    from momatch.inference.export.check_images import own_images
-    from momatch.inference.export.files import FORMATS, check_target, export_model
+    from momatch.inference.export import FORMATS, export_model
+    from momatch.inference.export.parity import own_images
+    from momatch.storage.durable import check_target
 
     path = arguments.out or arguments.run / f"model{FORMATS[arguments.to][0]}"
     # Known before the work, not after it.
     check_target(path, overwrite=arguments.overwrite)
     if arguments.to == "onnx":
-        from momatch.inference.export.onnx_graph import packages
+        from momatch.inference.export.formats import onnx_packages
 
-        packages()
+        onnx_packages()
     run, model = _load(arguments.run, trust_code=arguments.trust_code)
     images = None if run is None else own_images(run)
     exported = export_model(
         model, path, to=arguments.to, opset=arguments.opset, overwrite=arguments.overwrite, images=images
     )
-    facts = model.facts
+    spec = model.spec
     print(
-        f"{path}: {exported.size / 2**20:,.1f} MB, takes uint8 images (n, {facts.in_channels}, {_size(facts.image_size)})"
+        f"{path}: {exported.size / 2**20:,.1f} MB, takes uint8 images (n, {spec.in_channels}, {_size(spec.image_size)})"
     )
-    kinds = "made-up images" if images is None else f"{len(images)} images of {facts.dataset} and made-up ones"
+    kinds = "made-up images" if images is None else f"{len(images)} images of {spec.dataset} and made-up ones"
     print(f"compared with the model by {exported.runner} on {kinds}")
     print(f"  {exported.parity}")
     return 0

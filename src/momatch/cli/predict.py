@@ -65,14 +65,14 @@ def main(argv: Sequence[str]) -> int:
     arguments = tyro.cli(Arguments, prog="momatch predict", args=list(argv))
     _check(arguments)
     from momatch.inference.predict.inputs import find_sources
-    from momatch.inference.predict.output import check_target
+    from momatch.inference.predict.output import check_out
     from momatch.inference.predict.stream import Settings, predict_to_file
     from momatch.training.allocator import keep_large_blocks
     from momatch.training.run import load_trained
 
     # All that can be wrong is known before the work.
     if arguments.out is not None:
-        check_target(arguments.out, overwrite=arguments.overwrite, inputs=arguments.paths)
+        check_out(arguments.out, overwrite=arguments.overwrite, inputs=arguments.paths)
     model = load_trained(arguments.run, trust_code=arguments.trust_code)
     with warnings_said("predict"):
         sources = find_sources(arguments.paths, arguments.data_dir)

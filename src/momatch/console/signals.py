@@ -1,7 +1,7 @@
 """How Ctrl-C and SIGTERM are answered: with a sentence and the exit code that a shell expects, never with a traceback.
 
 - `command_signals` stands around a whole command. The first signal raises `Interrupted`, so that files are closed and workers
-  ended; one that comes while modules are imported, or while the first is still being answered, ends the process at once.
+  ended; the second says so, the third ends the process at once, and so does any that comes while modules are imported.
 - `StopSignals` stands around a loop that can save itself. The first signal is noted: the loop finishes its step, saves and
   stops. The next one stops it without saving. Whatever is being written then is whole or not there (`momatch.storage.durable`).
 """
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -48,14 +48,18 @@ def command_signals(command: str, *, ends_process: bool) -> Iterator[None]:
         # Signals arrive in the main thread only.
         yield
         return
-    is_unwinding = False
+    count = 0
 
     def answer(number: int, frame: FrameType | None) -> None:
-        nonlocal is_unwinding
+        nonlocal count
+        count += 1
         # An exception inside an import can come out as another one, or leave half a module behind.
-        if is_unwinding or _is_importing(frame):
-            _quit(command, number)
-        is_unwinding = True
+        if count > 2 or _is_importing(frame):
+            _say(f"momatch {command}: interrupted")
+            os._exit(128 + number)
+        if count == 2:
+            _say(f"momatch {command}: stopping; once more to quit at once")
+            return
         raise Interrupted("interrupted", number)
 
     before = {number: signal.signal(number, answer) for number in _SIGNALS}
@@ -74,11 +78,10 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _quit(command: str, number: int) -> NoReturn:
-    """End the process as it is: no exception to get lost, no output buffer that may be in use."""
+def _say(text: str) -> None:
+    """Write a line past the stream of Python, which the signal may have found in the middle of a line of its own."""
     if speaks():
-        os.write(2, f"momatch {command}: interrupted\n".encode())
-    os._exit(128 + number)
+        os.write(2, f"{text}\n".encode())
 
 
 def speaks() -> bool:

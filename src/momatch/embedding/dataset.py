@@ -27,7 +27,7 @@ from momatch.embedding.images import Chosen, choose_images
 from momatch.embedding.network import Network, build_network
 from momatch.embedding.options import EmbedOptions
 from momatch.embedding.part import Part, RowWriter
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.storage.durable import json_bytes
 from momatch.training.features import model_facts
 from momatch.training.setup import choose_device, flips, update_digest
@@ -108,7 +108,7 @@ def embed(options: EmbedOptions) -> Embedded:
     )
 
 
-def _facts(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -> tuple[ModelFacts, FeatureFacts]:
+def _facts(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -> tuple[ModelSpec, FeatureFacts]:
     """What the backbone is built from, and what the file will say; the number of features is not known yet."""
     images = chosen["train"].images
     channels, height, width = images.image_shape

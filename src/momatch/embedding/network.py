@@ -16,7 +16,7 @@ from momatch.augment.draws import draw
 from momatch.data.feature_facts import FeatureFacts
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import build_classifier
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.storage.durable import replace_files
 
 
@@ -111,7 +111,7 @@ class Network:
         return features.to(torch.float16)
 
 
-def build_network(model: ModelFacts, facts: FeatureFacts, weights: Path, device: torch.device) -> Network:
+def build_network(model: ModelSpec, facts: FeatureFacts, weights: Path, device: torch.device) -> Network:
     """The network of an embedding; its weights are in `weights` if the embedding was begun before, else they are put there.
 
     The random state of the caller is left as it was.
@@ -149,7 +149,7 @@ def build_network(model: ModelFacts, facts: FeatureFacts, weights: Path, device:
     return Network(classifier.to(device), facts)
 
 
-def _build(model: ModelFacts, facts: FeatureFacts) -> Classifier:
+def _build(model: ModelSpec, facts: FeatureFacts) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(facts.seed)
         # Whoever embeds names the backbone; no file does.

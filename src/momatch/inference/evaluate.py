@@ -16,7 +16,7 @@ from momatch.data.load import BY_EXTENSION, BY_NAME
 from momatch.data.rows import Examples, ImageRows
 from momatch.evaluation.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
 from momatch.models.classifier import Classifier
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.training.data import HELD_OUT, load_images, part_classes
 from momatch.training.features import check_backbone
 from momatch.training.run import Run
@@ -67,12 +67,12 @@ def evaluate_run(
                 "another dataset"
             )
         if parts.unknown_test is not None and len(parts.unknown_test):
-            strangers[HELD_OUT] = fitted(parts.unknown_test.images, run.facts)
+            strangers[HELD_OUT] = fitted(parts.unknown_test.images, run.spec)
     else:
         test, source = _other_examples(run, name, data_dir, image_size, test_fraction)
     # Loaded first: a name that is wrong should not show after minutes of work.
     strangers |= {other: _outlier_images(run, other, data_dir) for other in outliers}
-    inliers = run_classifier(classifier, fitted(test.images, run.facts), batch_size=batch_size)
+    inliers = run_classifier(classifier, fitted(test.images, run.spec), batch_size=batch_size)
     return {
         "run": str(run.directory),
         "dataset": name,
@@ -91,7 +91,7 @@ def test_outputs(run: Run) -> tuple[Outputs, Int64[Tensor, " n"]] | None:
     test = _own_parts(run, run.config.data_dir, None, None).test
     if test is None or not bool((test.labels >= 0).any()):
         return None
-    return run_classifier(run.classifier, fitted(test.images, run.facts)), test.labels
+    return run_classifier(run.classifier, fitted(test.images, run.spec)), test.labels
 
 
 def _own_parts(run: Run, data_dir: str | None, image_size: int | None, test_fraction: float | None) -> HeldOut:
@@ -115,7 +115,7 @@ def _other_examples(
 ) -> tuple[Examples, str]:
     """Labelled images of another dataset than the run's, and what they are in words."""
     if image_size is None:
-        image_size = size_of_files(name, run.facts)
+        image_size = size_of_files(name, run.spec)
     loaded = load_images(name, data_dir=data_dir, image_size=image_size, test_fraction=test_fraction)
     check_features(run.classifier, loaded)
     split = loaded.test or loaded.train
@@ -131,9 +131,9 @@ def _is_same(name: str, other: str) -> bool:
 
 
 def _outlier_images(run: Run, name: str, data_dir: str | None) -> ImageRows:
-    loaded = load_images(name, data_dir=data_dir, image_size=size_of_files(name, run.facts))
+    loaded = load_images(name, data_dir=data_dir, image_size=size_of_files(name, run.spec))
     check_features(run.classifier, loaded)
-    return fitted(ImageRows.of_split(loaded.test or loaded.train), run.facts)
+    return fitted(ImageRows.of_split(loaded.test or loaded.train), run.spec)
 
 
 def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any
     }
 
 
-def size_of_files(name: str, facts: ModelFacts) -> int | None:
+def size_of_files(name: str, facts: ModelSpec) -> int | None:
     """At which size to load image files that a model was not trained on: the model's. Other datasets have a size."""
     path = Path(name).expanduser()
     extension = "" if path.is_dir() else path.suffix.lower()
@@ -165,7 +165,7 @@ def check_features(classifier: Classifier, dataset: Dataset) -> None:
         check_backbone(classifier, dataset.features)
 
 
-def fitted(images: ImageRows, facts: ModelFacts) -> ImageRows:
+def fitted(images: ImageRows, facts: ModelSpec) -> ImageRows:
     """The images with the channels and the size that a model takes; features as they are."""
     if images.are_features:
         return images

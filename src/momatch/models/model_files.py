@@ -14,38 +14,37 @@ from momatch.heads import HEADS, Head
 from momatch.models.backbones.custom import check_trusted
 from momatch.models.card import model_card
 from momatch.models.classifier import Classifier
-from momatch.models.saved_model import Calibration, SavedModel
-from momatch.models.spec import ModelFacts
+from momatch.models.saved_model import OutlierCalibration, SavedModel
+from momatch.models.spec import ModelSpec
 from momatch.outliers import Score
 from momatch.storage.checkpoint import explain_write_errors
-from momatch.storage.durable import finite, read_object, replace_files
+from momatch.storage.durable import finite, may_replace, read_object, replace_files
+from momatch.storage.machine import versions
 from momatch.storage.run_config import holds_run
 from momatch.storage.run_directory import CARD
-from momatch.storage.signed_text import may_replace
 from momatch.storage.tensor_files import decode, encode, read_verified
-from momatch.storage.versions import versions
 
 _KIND = "momatch model"
-_WEIGHTS, _FACTS = "model.safetensors", "model.json"
+_WEIGHTS, _DESCRIPTION = "model.safetensors", "model.json"
 _REFITTED = "refitted_head."
 _CALIBRATION = "calibration_scores"
 
 
 def build_classifier(
-    facts: ModelFacts,
+    spec: ModelSpec,
     *,
     trust_code: bool = False,
     source: object = "the configuration",
     to_be_filled: bool = False,
     **options: Any,
 ) -> Classifier:
-    """The untrained classifier that `facts` describe: what training starts from and what loading fills.
+    """The untrained classifier that `spec` describes: what training starts from and what loading fills.
 
     Args:
-        facts: see `ModelFacts`.
-        trust_code: import a backbone of the form ``package.module:factory``. Facts usually come from a file, and no file may
+        spec: see `ModelSpec`.
+        trust_code: import a backbone of the form ``package.module:factory``. A spec usually comes from a file, and no file may
             run code by itself.
-        source: where the facts come from, for messages.
+        source: where the spec comes from, for messages.
         to_be_filled: its weights are about to be replaced, so pretrained ones need not be there.
         options: passed through to `Classifier.build`.
 
@@ -53,37 +52,37 @@ def build_classifier(
         UntrustedCodeError: if the backbone has to be imported and `trust_code` is not set.
         ValueError: if it cannot be built; also if the backbone's module cannot be imported.
     """
-    check_trusted(facts.backbone, source, trust_code=trust_code)
+    check_trusted(spec.backbone, source, trust_code=trust_code)
     backbone_options = dict(options.pop("backbone_options", {}))
-    if to_be_filled and facts.backbone == "efficientnet-lite0":
+    if to_be_filled and spec.backbone == "efficientnet-lite0":
         backbone_options["pretrained"] = False
-    if facts.backbone_variant != "default":
-        backbone_options["variant"] = facts.backbone_variant
+    if spec.backbone_variant != "default":
+        backbone_options["variant"] = spec.backbone_variant
     try:
         return Classifier.build(
-            facts.backbone,
-            facts.head,
-            num_classes=len(facts.class_names),
-            embedding_dim=facts.embedding_dim,
-            in_channels=facts.in_channels,
-            image_size=facts.image_size,
-            normalization=facts.normalization,
+            spec.backbone,
+            spec.head,
+            num_classes=len(spec.class_names),
+            embedding_dim=spec.embedding_dim,
+            in_channels=spec.in_channels,
+            image_size=spec.image_size,
+            normalization=spec.normalization,
             backbone_options=backbone_options,
             **options,
         )
     except ImportError as error:
-        raise ValueError(f"backbone {facts.backbone!r}: {error}") from error
+        raise ValueError(f"backbone {spec.backbone!r}: {error}") from error
 
 
 def save_model(
     folder: str | Path,
     classifier: Classifier,
-    facts: ModelFacts,
+    spec: ModelSpec,
     refitted_head: Head | None = None,
-    calibration: Calibration | None = None,
+    calibration: OutlierCalibration | None = None,
     *,
     settings: Mapping[str, Any] | None = None,
-    figures: Mapping[str, Any] | None = None,
+    result: Mapping[str, Any] | None = None,
     card_entries: Mapping[str, Any] | None = None,
 ) -> None:
     """Save a classifier with its card.
@@ -91,11 +90,11 @@ def save_model(
     Args:
         folder: the run's directory.
         classifier: with the weights to save, those of the EMA.
-        facts: that it was built from.
+        spec: that it was built from.
         refitted_head: the mixture in closed form for outlier scores; one of `momatch.heads.HEADS`.
         calibration: outlier scores of held-out inliers, for p-values.
         settings: that it was trained with.
-        figures: what the training came to.
+        result: what the training came to.
         card_entries: for the head of the card. A README.md that is no card as momatch wrote it stays as it is.
 
     Raises:
@@ -104,19 +103,19 @@ def save_model(
     """
     folder = Path(folder)
     tensors = _state(classifier)
-    content: dict[str, Any] = {"facts": facts.to_dict(), "refitted_head": None, "calibration": None}
+    content: dict[str, Any] = {"facts": spec.to_dict(), "refitted_head": None, "calibration": None}
     if refitted_head is not None:
         content["refitted_head"] = _head_name(refitted_head)
         tensors |= {_REFITTED + name: value for name, value in _state(refitted_head).items()}
     if calibration is not None:
         content["calibration"] = {"score": calibration.score, "source": calibration.source}
         tensors[_CALIBRATION] = calibration.scores
-    figures = finite(figures)
-    content |= {"settings": settings, "figures": figures, "versions": versions()}
+    result = finite(result)
+    content |= {"settings": settings, "figures": result, "versions": versions()}
     weights, description = encode(_KIND, tensors, content)
-    files = {folder / _WEIGHTS: weights, folder / _FACTS: description}
+    files = {folder / _WEIGHTS: weights, folder / _DESCRIPTION: description}
     if may_replace(folder / CARD):
-        saved = SavedModel(classifier, facts, refitted_head, calibration, settings, figures)
+        saved = SavedModel(classifier, spec, refitted_head, calibration, settings, result)
         files[folder / CARD] = model_card(saved, card_entries or {}).encode(errors="backslashreplace")
     with explain_write_errors("saving the model", folder):
         replace_files(files)
@@ -140,11 +139,11 @@ def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, A
     save_model(
         folder,
         model.classifier,
-        model.facts,
+        model.spec,
         model.refitted_head,
         model.calibration,
         settings=model.settings,
-        figures=model.figures,
+        result=model.result,
         card_entries=card_entries,
     )
 
@@ -160,8 +159,8 @@ def check_model_folder(folder: Path) -> bool:
         raise ValueError(f"{folder}: got a file, expected a folder or nothing")
     if holds_run(folder):
         raise ValueError(f"{folder}: got the directory of a run, expected a folder of its own for the model")
-    there = [name for name in (_WEIGHTS, _FACTS) if (folder / name).exists()]
-    if there and (read_object(folder / _FACTS) or {}).get("format") != _KIND:
+    there = [name for name in (_WEIGHTS, _DESCRIPTION) if (folder / name).exists()]
+    if there and (read_object(folder / _DESCRIPTION) or {}).get("format") != _KIND:
         raise ValueError(f"{folder}: got a {there[0]} that is no model of momatch, expected another folder")
     return bool(there)
 
@@ -179,16 +178,16 @@ def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
         OSError: if a file cannot be read.
     """
     folder = Path(folder)
-    content, data = read_verified(_KIND, folder / _FACTS, folder / _WEIGHTS)
+    content, data = read_verified(_KIND, folder / _DESCRIPTION, folder / _WEIGHTS)
     tensors = decode(data)
-    facts = ModelFacts.from_dict(content["facts"])
+    spec = ModelSpec.from_dict(content["facts"])
     calibration = _calibration(content.get("calibration"), tensors.pop(_CALIBRATION, None))
     refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
     with torch.random.fork_rng(devices=[]):
         classifier = build_classifier(
-            facts,
+            spec,
             trust_code=trust_code,
-            source=folder / _FACTS,
+            source=folder / _DESCRIPTION,
             to_be_filled=True,
             head_options=_head_options(tensors, "head."),
         )
@@ -202,7 +201,7 @@ def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
         fill(head, refitted, misfit)
         head.eval()
     return SavedModel(
-        classifier.eval(), facts, head, calibration, _object(content, "settings"), _object(content, "figures")
+        classifier.eval(), spec, head, calibration, _object(content, "settings"), _object(content, "figures")
     )
 
 
@@ -212,14 +211,14 @@ def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> Calibration | None:
+def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> OutlierCalibration | None:
     """The calibration of a model; models of older versions have none."""
     if content is None or scores is None:
         return None
     score: Any = content.get("score")
     if score not in get_args(Score):
         raise ValueError(f"calibration: got the score {score!r}, expected one of {', '.join(get_args(Score))}")
-    return Calibration(scores, score, str(content.get("source", "")))
+    return OutlierCalibration(scores, score, str(content.get("source", "")))
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:

@@ -20,12 +20,12 @@ from momatch.models.classifier import Classifier
 from momatch.models.hub import model_folder, send_folder
 from momatch.models.outputs import run_classifier
 from momatch.models.scorer import Scorer, Scores
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.outliers import Score
 
 
 @dataclass(frozen=True)
-class Calibration:
+class OutlierCalibration:
     """Outlier scores of held-out inliers, among which p-values are ranked.
 
     Attributes:
@@ -45,27 +45,27 @@ class SavedModel:
 
     Attributes:
         classifier: on the CPU, in evaluation mode.
-        facts: what it was built from.
+        spec: what it was built from.
         refitted_head: the mixture in closed form for outlier scores; None where there is none.
         calibration: for p-values; None where nothing was held out.
         settings: that it was trained with; None where they were not recorded. They may be those of another release.
-        figures: what the training came to, as in result.json; None where they were not recorded.
+        result: what the training came to, as in result.json; None where they were not recorded.
     """
 
     classifier: Classifier
-    facts: ModelFacts
+    spec: ModelSpec
     refitted_head: Head | None = None
-    calibration: Calibration | None = None
+    calibration: OutlierCalibration | None = None
     settings: Mapping[str, Any] | None = None
-    figures: Mapping[str, Any] | None = None
+    result: Mapping[str, Any] | None = None
 
     @cached_property
     def scorer(self) -> Scorer:
         """Says of embeddings what a prediction says."""
-        head, judge, calibration = self.classifier.head, self.refitted_head, self.calibration
+        head, outlier_head, calibration = self.classifier.head, self.refitted_head, self.calibration
         if calibration is None:
-            return Scorer(head, judge)
-        return Scorer(head, judge, score=calibration.score, calibration_scores=calibration.scores)
+            return Scorer(head, outlier_head)
+        return Scorer(head, outlier_head, score=calibration.score, calibration_scores=calibration.scores)
 
     def predict(self, images: Images, *, batch_size: int = 512) -> Scores:
         """Label, posterior, log density, distance and outlier p-value of raw images.
@@ -78,7 +78,7 @@ class SavedModel:
         Raises:
             ValueError: if there are no images, they are not raw pixels, or a file cannot be read.
         """
-        fitted = images_for(images, (self.facts.in_channels, *self.facts.image_size))
+        fitted = images_for(images, (self.spec.in_channels, *self.spec.image_size))
         scores: Scores = self.scorer(run_classifier(self.classifier, fitted, batch_size=batch_size).z)
         return scores
 
@@ -223,7 +223,7 @@ class SavedModel:
             return send_folder(folder, repo_id, private=private, token=token, options=options)
 
 
-def model_settings(config: TrainConfig, facts: ModelFacts) -> dict[str, Any]:
+def model_settings(config: TrainConfig, spec: ModelSpec) -> dict[str, Any]:
     """The settings that say how a model came about, without those of the machine: no path of it goes with the model."""
     settings = {key: value for key, value in config.to_dict().items() if key not in RUNTIME_KEYS}
-    return settings | {"dataset": facts.dataset}
+    return settings | {"dataset": spec.dataset}

@@ -1,7 +1,7 @@
 """From embeddings to what a prediction says: label, posterior, log density, distance, p-value (docs/method.md, "Outliers").
 
-Labels are those of the head as trained. Outliers are judged by another head where there is one: the mixture refitted in closed
-form, whose densities and distances mean more.
+Labels are those of the head as trained. Densities, distances and p-values are those of the outlier head: the mixture refitted
+in closed form where there is one, whose densities and distances mean more.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from momatch.outliers import DISTANCES, OutlierDetector, Score
 
 @dataclass(frozen=True)
 class Scores:
-    """What is said about n samples.
+    """The predictions for n samples.
 
     Attributes:
         labels: (n,) the class of the largest posterior.
         posterior: (n, K) p(y=k | x).
-        log_density: (n,) log p(x) by the judging head; for a linear head its negative energy.
-        distance: (n,) Mahalanobis distance to the nearest center of the judging head; NaN for a head without centers.
+        log_density: (n,) log p(x) by the outlier head; for a linear head its negative energy.
+        distance: (n,) Mahalanobis distance to the nearest center of the outlier head; NaN for a head without centers.
         p_value: (n,) conformal p-value of the outlier score; NaN where nothing was calibrated.
     """
 
@@ -42,11 +42,11 @@ class Scores:
 
 
 class Scorer(nn.Module):
-    """Says of embeddings what class they are, and how well the mixture explains them.
+    """Labels embeddings, and says how well the mixture explains them.
 
     Args:
         head: gives labels and posteriors.
-        judge: gives densities, distances and p-values; None for `head` itself.
+        outlier_head: gives densities, distances and p-values; None for `head` itself.
         score: what p-values are ranked by, see `momatch.OutlierDetector`; None for "nearest", and "density" for a head without
             centers.
         calibration_scores: (m,) outlier scores of held-out inliers; see `calibrate`.
@@ -58,17 +58,17 @@ class Scorer(nn.Module):
     def __init__(
         self,
         head: Head,
-        judge: Head | None = None,
+        outlier_head: Head | None = None,
         *,
         score: Score | None = None,
         calibration_scores: Float[Tensor, " m"] | None = None,
     ) -> None:
         super().__init__()
         self.head = head
-        self.judge = head if judge is None else judge
+        self.outlier_head = head if outlier_head is None else outlier_head
         if score is None:
-            score = "nearest" if self.judge.has_centers else "density"
-        self.detector = OutlierDetector(self.judge, score=score)
+            score = "nearest" if self.outlier_head.has_centers else "density"
+        self.detector = OutlierDetector(self.outlier_head, score=score)
         if calibration_scores is not None:
             self.detector.calibration_scores = calibration_scores.sort().values
 
@@ -88,19 +88,19 @@ class Scorer(nn.Module):
 
     @torch.no_grad()
     def forward(self, z: Float[Tensor, "n D"]) -> Scores:
-        """All that is said about the samples, without gradient.
+        """Labels, posteriors, densities, distances and p-values, without gradient.
 
         Raises:
             ValueError: if `z` is not (n, D) with n of at least 1.
         """
         log_joint = self.head(z)
-        judge = self.judge
-        judged = log_joint if judge is self.head else judge(z)
-        nothing = torch.full_like(judged[:, 0], torch.nan)
+        outlier_head = self.outlier_head
+        outlier_log_joint = log_joint if outlier_head is self.head else outlier_head(z)
+        nothing = torch.full_like(outlier_log_joint[:, 0], torch.nan)
         return Scores(
             labels=log_joint.argmax(-1),
             posterior=log_posterior(log_joint).exp(),
-            log_density=log_density(judged),
-            distance=DISTANCES["nearest"](judge, z) if judge.has_centers else nothing,
+            log_density=log_density(outlier_log_joint),
+            distance=DISTANCES["nearest"](outlier_head, z) if outlier_head.has_centers else nothing,
             p_value=self.detector.p_value(z) if self.calibration_scores.numel() else nothing,
         )

@@ -9,7 +9,7 @@ from momatch.models.backbones import Normalization
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFacts:
+class ModelSpec:
     """What it takes to build a classifier, and where it comes from.
 
     Attributes:
@@ -41,7 +41,7 @@ class ModelFacts:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelFacts":
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
         """The facts that `to_dict` gave, also after a journey through JSON.
 
         Raises:

@@ -1,9 +1,10 @@
 """False-discovery control: which outliers of a batch to name so that few of them are inliers (docs/method.md, "Outliers")."""
 
+from collections.abc import Sequence
 from typing import Any, overload
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from momatch.numerics.checks import check_fraction
@@ -40,9 +41,50 @@ def _smallest(p_values: Tensor, fdr: float) -> Tensor:
     if p_values.ndim != 1 or n == 0:
         raise ValueError(f"p_values: got shape {tuple(p_values.shape)}, expected (n,) with n of at least 1")
     ordered = p_values.sort().values
-    # Taken in float64 and rounded once: conformal p-values often meet their bound exactly, and must not miss it by a digit.
-    bounds = (torch.arange(1, n + 1, dtype=torch.float64) * fdr / n).to(p_values)
-    passes = ordered <= bounds
+    passes = _passes(ordered, torch.arange(1, n + 1), fdr)
     # The largest p-value that passes; -1, below all of them, if none does.
     cut = torch.where(passes, ordered, -torch.ones_like(ordered)).amax()
     return p_values <= cut
+
+
+def _passes(ordered: Float[Tensor, " k"], ranks: Shaped[Tensor, " k"], fdr: float) -> Bool[Tensor, " k"]:
+    """Where p <= rank fdr / n.
+
+    Args:
+        ordered: p-values in ascending order.
+        ranks: how many of all n p-values are at most as large as each; the last is n.
+        fdr: false-discovery rate to allow.
+    """
+    # Taken in float64 and rounded once: conformal p-values often meet their bound exactly, and must not miss it by a digit.
+    return ordered <= (ranks.double() * fdr / ranks[-1]).to(ordered)
+
+
+class ConformalCounts:
+    """Benjamini-Hochberg over a stream of conformal p-values, in memory that does not grow with their number.
+
+    They are k / (m + 1) for k = 1 to m + 1, so how often each came is all that has to be kept.
+
+    Args:
+        calibration_size: m.
+    """
+
+    def __init__(self, calibration_size: int) -> None:
+        self._steps = calibration_size + 1
+        self._counts = torch.zeros(self._steps + 1, dtype=torch.int64)
+
+    def add(self, p_values: Sequence[float]) -> None:
+        """Count some p-values."""
+        ranks = (torch.tensor(p_values, dtype=torch.float64) * self._steps).round().long()
+        self._counts += torch.bincount(ranks, minlength=self._steps + 1)
+
+    def cut(self, fdr: float) -> float:
+        """The largest p-value that Benjamini-Hochberg rejects; -1 if it rejects none.
+
+        Raises:
+            ValueError: if `fdr` is not within 0 to 1.
+        """
+        check_fraction("fdr", fdr)
+        p_values = torch.arange(self._steps + 1, dtype=torch.float64) / self._steps
+        # In float32, as `benjamini_hochberg` compares the p-values of a detector.
+        passes = _passes(p_values.float(), self._counts.cumsum(0), fdr) & (self._counts > 0)
+        return float(torch.where(passes, p_values, -1.0).amax())

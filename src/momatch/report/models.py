@@ -9,7 +9,7 @@ from momatch.config import TrainConfig
 from momatch.heads import Head
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import load_model
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.report.run_images import RunImages
 from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.training.refit import refitted_head
@@ -30,7 +30,7 @@ class Model:
     """
 
     classifier: Classifier
-    facts: ModelFacts
+    facts: ModelSpec
     refitted: Head | None
     step: int | None = None
     remarks: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def saved_model(directory: Path, *, trust_code: bool = False) -> Model:
         OSError: if it cannot be read.
     """
     saved = load_model(directory, trust_code=trust_code)
-    return Model(saved.classifier, saved.facts, saved.refitted_head)
+    return Model(saved.classifier, saved.spec, saved.refitted_head)
 
 
 def checkpoint_model(directory: Path, config: TrainConfig, images: RunImages, *, trust_code: bool = False) -> Model:

@@ -17,7 +17,7 @@ from momatch.data.rows import ImageRows
 from momatch.data.splits import SemiSupervised
 from momatch.inference.evaluate import check_features, fitted, size_of_files
 from momatch.models.classifier import Classifier
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.training.data import load_images, part_classes, split_images
 
 
@@ -69,7 +69,7 @@ def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:
 
 
 def load_strangers(
-    name: str, data_dir: str | None, facts: ModelFacts, classifier: Classifier
+    name: str, data_dir: str | None, facts: ModelSpec, classifier: Classifier
 ) -> tuple[ImageRows, tuple[str, ...]]:
     """Images of another dataset (its test images, where there are any), in the shape that the model takes; and remarks.
 

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from momatch.storage.durable import PART, sync_folder, write_synced
 from momatch.storage.run_config import CONFIG
 from momatch.storage.tensor_files import decode, encode, read_verified
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: The folder of a run that holds its checkpoints.
 FOLDER = "checkpoints"
@@ -45,13 +46,13 @@ class Checkpoint:
     """
 
     step: int
-    tensors: dict[str, Tensor]
+    tensors: "dict[str, Tensor]"
     facts: dict[str, Any]
     path: Path
     rejected: tuple[str, ...]
 
 
-def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
+def save_checkpoint(folder: Path, step: int, tensors: "Mapping[str, Tensor]", facts: Mapping[str, Any]) -> Path:
     """Save the state of a run.
 
     Args:

@@ -1,18 +1,22 @@
 """Files that are whole or not there, whatever kills the process, and JSON that every reader understands.
 
 A file is written beside its place, brought to the disk and renamed. Until the rename the old one stands, after it the new one.
+Text files that the user may edit are signed: a mark at their end tells whether the file is still ours to replace.
 """
 
 import errno
+import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 #: What a name ends in while its file or folder is not whole.
 PART = ".part"
+_MARK = re.compile(r"<!-- written by momatch; edit it and it stays as it is \(sha256 ([0-9a-f]{64})\) -->\n\Z")
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -50,6 +54,18 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse to write a file where that cannot or must not be done, before any work.
+
+    Raises:
+        ValueError: if the path is a directory, its directory does not exist, or a file is there and not to be replaced.
+    """
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"{path}: expected a file, not a directory, in a directory that exists")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path}: the file exists; choose another name, or pass --overwrite to replace it")
 
 
 def part_of(path: Path) -> Path:
@@ -141,3 +157,27 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(entry) for entry in value]
     return value
+
+
+def sign(text: str) -> str:
+    """The text with the mark, which is a comment in Markdown and HTML."""
+    digest = hashlib.sha256(_bytes(text)).hexdigest()
+    return f"{text}<!-- written by momatch; edit it and it stays as it is (sha256 {digest}) -->\n"
+
+
+def may_replace(path: Path) -> bool:
+    """True if there is no file, or one that is as momatch wrote it.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    try:
+        text = path.read_bytes().decode(errors="surrogateescape")
+    except FileNotFoundError:
+        return True
+    mark = _MARK.search(text)
+    return mark is not None and hashlib.sha256(_bytes(text[: mark.start()])).hexdigest() == mark[1]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")

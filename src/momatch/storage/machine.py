@@ -1,4 +1,4 @@
-"""How and on what a sweep was made: facts that a table must state, without names of machines or places on their disks."""
+"""What a result was made with: versions, processor, commit, command; without names of machines or places on their disks."""
 
 import os
 import platform
@@ -12,7 +12,15 @@ from typing import Any
 
 from momatch._version import __version__
 
-PACKAGES = ("torch", "numpy")
+
+def versions() -> dict[str, str | None]:
+    """The versions of what decides about numbers."""
+    return {
+        "momatch": __version__,
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "python": platform.python_version(),
+    }
 
 
 def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> dict[str, Any]:
@@ -34,9 +42,7 @@ def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> di
         "cpu": _cpu(),
         "cores": _cores(),
         "system": f"{platform.system()} {platform.machine()}".strip(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-        "momatch": __version__,
+        **versions(),
         "workers": workers,
         "threads": threads,
     }

@@ -24,10 +24,9 @@ from filelock import FileLock, Timeout
 
 from momatch.config import TrainConfig
 from momatch.storage.checkpoint import FOLDER, delete_checkpoints, explain_write_errors
-from momatch.storage.durable import finite, json_bytes, part_of, read_object, remove_file, replace_files
+from momatch.storage.durable import finite, json_bytes, may_replace, part_of, read_object, remove_file, replace_files
 from momatch.storage.metrics_file import MetricsFile
 from momatch.storage.run_config import CONFIG, encode_config, is_run, read_config
-from momatch.storage.signed_text import may_replace
 
 #: The card of the saved model.
 CARD = "README.md"

@@ -11,20 +11,18 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from momatch.storage.durable import json_bytes, parse_json, read_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Raise it when what is written can no longer be read by older code.
 VERSION = 1
 
 
-def encode(kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> tuple[bytes, bytes]:
+def encode(kind: str, tensors: "Mapping[str, Tensor]", content: Mapping[str, Any]) -> tuple[bytes, bytes]:
     """The bytes of the .safetensors and of the .json file.
 
     Args:
@@ -35,6 +33,9 @@ def encode(kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any])
     Raises:
         ValueError: if `content` holds NaN or an infinity, or a tensor is sparse or has no values.
     """
+    # Not at the top: whoever lists runs and reads their settings must not wait for torch.
+    from safetensors.torch import save
+
     data = save(_dense(tensors))
     facts = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     # The digest is that of what will be read: JSON turns tuples into lists and all keys into strings.
@@ -62,12 +63,15 @@ def read_verified(kind: str, json_path: Path, tensor_path: Path) -> tuple[dict[s
     return content, data
 
 
-def decode(data: bytes) -> dict[str, Tensor]:
+def decode(data: bytes) -> "dict[str, Tensor]":
     """The tensors in verified bytes, on the CPU and contiguous.
 
     Raises:
         ValueError: if the bytes are not those of a .safetensors file.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     try:
         return load(data)
     except SafetensorError as error:
@@ -103,8 +107,10 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _dense(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _dense(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     """Contiguous tensors on the CPU that share no memory, copied only where they must be."""
+    import torch
+
     dense: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

@@ -19,7 +19,7 @@ from momatch.data.features import backbone_weights
 from momatch.data.rows import ImageRows
 from momatch.models.classifier import CachedFeatures, Classifier
 from momatch.models.model_files import build_classifier, fill
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 
 #: So many images are enough for means and deviations.
 STATISTICS_SAMPLES = 10_000
@@ -56,9 +56,9 @@ def adopt(config: TrainConfig, facts: FeatureFacts) -> TrainConfig:
     return replace(config, **facts.settings)
 
 
-def model_facts(config: TrainConfig, facts: FeatureFacts, class_names: tuple[str, ...]) -> ModelFacts:
+def model_facts(config: TrainConfig, facts: FeatureFacts, class_names: tuple[str, ...]) -> ModelSpec:
     """What the whole classifier, from pixels to log joints, is built from."""
-    return ModelFacts(
+    return ModelSpec(
         backbone=facts.backbone,
         backbone_variant=facts.backbone_variant,
         head=config.head,
@@ -71,7 +71,7 @@ def model_facts(config: TrainConfig, facts: FeatureFacts, class_names: tuple[str
     )
 
 
-def build_whole(model: ModelFacts, facts: FeatureFacts, *, trust_code: bool = False) -> Classifier:
+def build_whole(model: ModelSpec, facts: FeatureFacts, *, trust_code: bool = False) -> Classifier:
     """The whole classifier, with the backbone's weights from the features file and untrained behind it, on the CPU.
 
     Raises:

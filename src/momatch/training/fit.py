@@ -242,6 +242,6 @@ def _finish(
         refitted,
         calibration(training, refitted),
         settings=model_settings(config, training.facts),
-        figures=result,
+        result=result,
     )
     recorder.result(result)

@@ -11,7 +11,7 @@ from torch import Tensor
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
 from momatch.heads import Head
-from momatch.models.saved_model import Calibration
+from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
 from momatch.training.setup import Training
 
@@ -31,7 +31,7 @@ def refitted_head(training: Training, cutoff: float) -> Head | None:
     return refit_head(average.head, outputs.z[positions], classes)
 
 
-def calibration(training: Training, refitted: Head | None) -> Calibration | None:
+def calibration(training: Training, refitted: Head | None) -> OutlierCalibration | None:
     """Outlier scores of images that were not trained on, by the refitted mixture where there is one; None without images.
 
     Args:
@@ -46,7 +46,7 @@ def calibration(training: Training, refitted: Head | None) -> Calibration | None
     z = run_classifier(average, images.even_share(CALIBRATION_SAMPLES)).z
     # Outputs are on the CPU, and the model that is saved must stay where it is.
     scorer = Scorer(copy.deepcopy(judge).cpu()).calibrate(z)
-    return Calibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
+    return OutlierCalibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
 
 
 def refit_judge(training: Training, cutoff: float) -> None:

@@ -10,7 +10,7 @@ import torch
 from momatch.config import TrainConfig
 from momatch.evaluation.evaluate import Evaluation
 from momatch.storage.checkpoint import FOLDER, last_good
-from momatch.storage.versions import versions
+from momatch.storage.machine import versions
 from momatch.training.setup import Training
 from momatch.training.state import History
 from momatch.training.step import METRICS, TrainStep

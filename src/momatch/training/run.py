@@ -13,7 +13,7 @@ from momatch.models.classifier import Classifier
 from momatch.models.model_files import load_model
 from momatch.models.saved_model import SavedModel, model_settings
 from momatch.models.scorer import Scores
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.storage.run_directory import RunDirectory
 
 
@@ -75,13 +75,13 @@ class Run:
         return self.model.classifier
 
     @property
-    def facts(self) -> ModelFacts:
+    def spec(self) -> ModelSpec:
         """What the classifier was built from.
 
         Raises:
             ValueError: as `classifier`.
         """
-        return self.model.facts
+        return self.model.spec
 
     @property
     def refitted_head(self) -> Head | None:
@@ -99,7 +99,7 @@ class Run:
         Raises:
             ValueError: as `classifier`.
         """
-        return self.facts.class_names
+        return self.spec.class_names
 
     def predict(self, images: Images, *, batch_size: int = 512) -> Scores:
         """Label, posterior, log density, distance and outlier p-value of raw images of any size.
@@ -126,7 +126,7 @@ class Run:
         model = load_model(self.directory, trust_code=self.trust_code)
         if model.settings is None:
             # Saved by a release that kept them beside the model only.
-            model = replace(model, settings=model_settings(self.config, model.facts), figures=self.result)
+            model = replace(model, settings=model_settings(self.config, model.spec), result=self.result)
         return model
 
     def __repr__(self) -> str:

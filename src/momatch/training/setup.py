@@ -19,7 +19,7 @@ from momatch.data.splits import SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import build_classifier
-from momatch.models.spec import ModelFacts
+from momatch.models.spec import ModelSpec
 from momatch.training.average import AveragedModel
 from momatch.training.data import CalibrationImages, load_images, part_classes, split_images
 from momatch.training.features import (
@@ -61,7 +61,7 @@ class Training:
     calibration: CalibrationImages
     stream: BatchStream
     step: TrainStep
-    facts: ModelFacts
+    facts: ModelSpec
     whole: Classifier | None = None
 
     @property
@@ -248,11 +248,11 @@ def build_step(
     )
 
 
-def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelFacts:
+def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelSpec:
     if dataset.features is not None:
         return model_facts(config, dataset.features, data.class_names)
     channels, height, width = data.labeled_images.image_shape
-    return ModelFacts(
+    return ModelSpec(
         backbone=config.backbone,
         backbone_variant=config.backbone_variant,
         head=config.head,

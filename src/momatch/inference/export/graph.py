@@ -1,8 +1,10 @@
-"""The graph that is exported: uint8 images in, label, posterior, log density, distance and p-value out."""
+"""The graph that is exported: uint8 images in; label, posterior, log density, distance and p-value out; and its description."""
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import UInt8
@@ -45,9 +47,9 @@ def trace(model: SavedModel) -> torch.export.ExportedProgram:
     Raises:
         ValueError: if the network does something that cannot be in a graph, such as a branch on the values of its input.
     """
-    facts = model.facts
+    spec = model.spec
     # Two images: a single one could be taken for a constant.
-    images = torch.zeros(2, facts.in_channels, *facts.image_size, dtype=torch.uint8)
+    images = torch.zeros(2, spec.in_channels, *spec.image_size, dtype=torch.uint8)
     try:
         with torch.no_grad(), without_torchs_own_warnings():
             return torch.export.export(
@@ -55,9 +57,44 @@ def trace(model: SavedModel) -> torch.export.ExportedProgram:
             )
     except Exception as error:
         raise ValueError(
-            f"backbone {facts.backbone!r}: torch.export cannot make a graph of it for any number of images: "
+            f"backbone {spec.backbone!r}: torch.export cannot make a graph of it for any number of images: "
             f"{first_line(error)}"
         ) from error
+
+
+def description(model: SavedModel) -> dict[str, str]:
+    """Text by key: what ONNX calls metadata. Lists are JSON."""
+    spec, calibration = model.spec, model.calibration
+    C, (H, W) = spec.in_channels, spec.image_size
+    is_density = model.classifier.head.density_name == "density"
+    values: dict[str, Any] = {
+        "class_names": list(spec.class_names),
+        "input": (
+            f"images: uint8 (n, {C}, {H}, {W}), {'gray' if C == 1 else 'RGB'}, raw pixels 0-255 of exactly this size; "
+            "normalisation is in the graph"
+        ),
+        "outputs": {
+            "label": "int64 (n,): index into class_names",
+            "posterior": f"(n, {len(spec.class_names)}): p(class | image)",
+            "log_density": "(n,): log p(image's embedding)" if is_density else "(n,): negative energy",
+            "distance": "(n,): Mahalanobis distance to the nearest center; NaN for a head without centers",
+            "p_value": "(n,): conformal outlier p-value; NaN without calibration",
+        },
+        "score": model.scorer.detector.score_name,
+        "calibration": 0 if calibration is None else len(calibration.scores),
+        "calibration_source": "" if calibration is None else calibration.source,
+        "alpha": (
+            "there are no p-values"
+            if calibration is None
+            else f"p_value <= alpha flags an outlier with a false-alarm rate of at most alpha; alpha of at least "
+            f"{1 / (len(calibration.scores) + 1):.2g}"
+        ),
+        "backbone": spec.backbone,
+        "head": spec.head,
+        "dataset": spec.dataset,
+        "created_by": spec.created_by,
+    }
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
 
 
 @contextmanager

@@ -7,22 +7,33 @@
 
 Where that fails, the model is asked in float64 how far its own float32 is off, and twice the largest of these differences is
 allowed on top: densities of narrow clusters are differences of large numbers, of which no float32 program keeps more digits.
+
+Images to compare on are made up, and taken from the run's own dataset where that is at hand.
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from momatch.data.conversion import convert_images
+from momatch.data.rows import ImageRows
 from momatch.inference.export.graph import OUTPUTS, Graph, as_outputs
 from momatch.models.saved_model import SavedModel
 from momatch.models.scorer import Scorer
+from momatch.models.spec import ModelSpec
 from momatch.outliers.conformal import count_below
+from momatch.training.data import load_images
+from momatch.training.run import Run
 
 TOLERANCE = 1e-4
+#: Images of each kind to compare on.
+COUNT = 48
 #: Images at a time: one, few, many.
 BATCHES = (1, 2, 7, 64)
 
@@ -104,6 +115,42 @@ def _check_labels(got: Tensor, expected: Mapping[str, "_Bounds"]) -> int:
     largest, slack = posterior.value.amax(1), 2 * (posterior.high - posterior.value).amax(1)
     _Bounds(largest, largest - slack, largest).check("label, by its posterior", named)
     return int((got != expected["label"].value).sum())
+
+
+def made_up_images(spec: ModelSpec, *, seed: int = 0) -> UInt8[Tensor, "n C H W"]:
+    """Smooth shapes with shades as photographs have them, plain noise, and images of one colour from black to white."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (COUNT, spec.in_channels, *spec.image_size)
+    coarse = torch.rand(COUNT, spec.in_channels, 4, 4, generator=generator)
+    smooth = F.interpolate(coarse, size=spec.image_size, mode="bicubic", align_corners=False)
+    # From faint to glaring.
+    contrast = torch.linspace(0.2, 2.0, COUNT)[:, None, None, None]
+    smooth = 0.5 + contrast * (smooth - 0.5) + 0.02 * torch.randn(shape, generator=generator)
+    noise = torch.rand(shape, generator=generator)
+    flat = torch.linspace(0, 1, 5)[:, None, None, None].expand(5, *shape[1:])
+    # The first is compared alone: let it be an ordinary one.
+    return (torch.cat([smooth, flat, noise]) * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def own_images(run: Run) -> UInt8[Tensor, "n C H W"] | None:
+    """Some images of the run's dataset, test images if there are any; None where it is not at hand. Nothing is downloaded."""
+    config, spec = run.config, run.spec
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the data, which training has said
+            dataset = load_images(
+                config.dataset,
+                data_dir=config.data_dir,
+                image_size=config.image_size,
+                test_fraction=config.test_fraction,
+                progress=False,
+                download=False,
+            )
+        rows = ImageRows.of((dataset.test or dataset.train).images)
+        some = rows.select(torch.arange(0, len(rows), max(1, len(rows) // COUNT)))
+        return torch.cat(list(convert_images(some, (spec.in_channels, *spec.image_size)).chunks()))
+    except (ValueError, OSError, ImportError):
+        return None
 
 
 @dataclass(frozen=True)

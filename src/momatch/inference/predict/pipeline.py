@@ -41,8 +41,8 @@ class Predictor:
     """
 
     def __init__(self, model: SavedModel, device: torch.device, *, posterior: bool = False) -> None:
-        self.facts = model.facts
-        self.image_shape = (model.facts.in_channels, *model.facts.image_size)
+        self.spec = model.spec
+        self.image_shape = (model.spec.in_channels, *model.spec.image_size)
         self.device = device
         self.posterior = posterior
         self.classifier = model.classifier.eval().to(device)
@@ -67,7 +67,7 @@ class Predictor:
             rows,
             reasons,
             self.scores(pixels) if len(pixels) else None,
-            class_names=self.facts.class_names,
+            class_names=self.spec.class_names,
             calibration_size=self.calibration_size,
             posterior=self.posterior,
         )

@@ -11,8 +11,9 @@ from momatch.data.decode import quiet_pillow
 from momatch.inference.predict.inputs import Batch, Source
 from momatch.inference.predict.output import Spool, open_writer
 from momatch.inference.predict.pipeline import Predictor, default_workers, in_order
-from momatch.inference.predict.table import PValueCounts, Table, columns, flag
+from momatch.inference.predict.table import Table, columns, flag
 from momatch.models.saved_model import SavedModel
+from momatch.outliers.discovery import ConformalCounts
 from momatch.training.setup import choose_device
 
 
@@ -80,7 +81,7 @@ def predict_to_file(model: SavedModel, sources: Sequence[Source], out: Path | No
     progress = Progress(sum(map(len, sources)), enabled=settings.progress)
     begin = time.perf_counter()
     unreadable = flagged = 0
-    names = columns(model.facts.class_names if settings.posterior else ())
+    names = columns(model.spec.class_names if settings.posterior else ())
     with (
         open_writer(out, names) as writer,
         closing(progress),
@@ -119,10 +120,10 @@ def _flagged(
             flag(table, settings.alpha)
             yield table
         return
-    counts = PValueCounts(calibration_size)
+    counts = ConformalCounts(calibration_size)
     with closing(Spool(None if out is None else out.absolute().parent)) as spool:
         for table in tables:
-            counts.add(table["p_value"])
+            counts.add([p for p in table["p_value"] if p is not None])
             spool.add(table)
         cut = counts.cut(settings.fdr)
         for table in spool.tables():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from momatch.models.scorer import Scores
@@ -76,35 +76,6 @@ def make_table(
 def flag(table: Table, cut: float) -> None:
     """Fill the column ``flagged``: whether the p-value is at most `cut`; None where there is none."""
     table["flagged"] = [None if p is None else p <= cut for p in table["p_value"]]
-
-
-class PValueCounts:
-    """How often each conformal p-value came, all that Benjamini-Hochberg asks: m + 2 counts, whatever the number of images.
-
-    Args:
-        calibration_size: m; p-values are k / (m + 1) for k = 1 to m + 1.
-    """
-
-    def __init__(self, calibration_size: int) -> None:
-        self.steps = calibration_size + 1
-        self.counts: Int64[np.ndarray, " K"] = np.zeros(self.steps + 1, np.int64)
-
-    def add(self, p_values: Sequence[float | None]) -> None:
-        """Count the p-values of some rows; those without are not in the batch."""
-        ranks = np.rint([p * self.steps for p in p_values if p is not None]).astype(np.int64)
-        self.counts += np.bincount(ranks, minlength=self.steps + 1)
-
-    def cut(self, fdr: float) -> float:
-        """The largest p-value that Benjamini-Hochberg rejects; -1 if it rejects none.
-
-        The largest k / (m + 1) with k / (m + 1) <= fdr #{p <= k / (m + 1)} / n: the condition at the last of equal p-values.
-        """
-        n = int(self.counts.sum())
-        p_values = np.arange(self.steps + 1) / self.steps
-        bounds = np.cumsum(self.counts) * fdr / max(n, 1)
-        # In float32 as `benjamini_hochberg` has it: p-values often meet their bound exactly, and must not miss it by a digit.
-        passes = (p_values.astype(np.float32) <= bounds.astype(np.float32)) & (self.counts > 0)
-        return float(p_values[passes].max(initial=-1.0))
 
 
 def _numbers(values: Float[Tensor, " n"]) -> list[float | None]:

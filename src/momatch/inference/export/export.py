@@ -1,6 +1,5 @@
 """A model to a file: the graph is made, compared with the model, and only then written."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,21 +7,11 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from momatch.inference.export.check_images import made_up_images
-from momatch.inference.export.onnx_graph import onnx_graph
-from momatch.inference.export.parity import Parity, Runner, compare
-from momatch.inference.export.torch_program import torch_program
+from momatch.inference.export.formats import FORMATS
+from momatch.inference.export.parity import Parity, compare, made_up_images
 from momatch.models.saved_model import SavedModel
 from momatch.storage.checkpoint import explain_write_errors
-from momatch.storage.durable import replace_files
-
-Encoder = Callable[[SavedModel, int | None], tuple[bytes, Runner, str]]
-
-#: Format -> the ending of its file, and what makes its bytes, runs them again, and says what ran them.
-FORMATS: Mapping[str, tuple[str, Encoder]] = {
-    "onnx": (".onnx", onnx_graph),
-    "torch": (".pt2", torch_program),
-}
+from momatch.storage.durable import check_target, replace_files
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,7 @@ def export_model(
     if to not in FORMATS:
         raise ValueError(f"to: got {to!r}, expected one of {', '.join(FORMATS)}")
     check_target(path, overwrite=overwrite)
-    checked = made_up_images(model.facts)
+    checked = made_up_images(model.spec)
     if images is not None:
         if images.shape[1:] != checked.shape[1:]:
             raise ValueError(
@@ -86,15 +75,3 @@ def export_model(
     with explain_write_errors("writing the export", path.parent):
         replace_files({path: data})
     return Exported(path, len(data), runner, parity)
-
-
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """Refuse a path that cannot be written, before any work is done.
-
-    Raises:
-        ValueError: if it is a folder, in no folder, or there already and not to be replaced.
-    """
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ValueError(f"{path}: expected a file, not a folder, in a folder that exists")
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path}: there is such a file, which is not replaced unasked; give overwrite (--overwrite)")

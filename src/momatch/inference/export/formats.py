@@ -1,7 +1,9 @@
-"""A model as ONNX, run and compared by onnxruntime."""
+"""The graph as a file: ONNX, run by onnxruntime; or a program of torch.export (.pt2), run by PyTorch without this library."""
 
+import io
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -10,8 +12,7 @@ import torch
 from torch import Tensor
 
 from momatch._version import __version__
-from momatch.inference.export.facts import description
-from momatch.inference.export.graph import INPUT, OUTPUTS, first_line, trace, without_torchs_own_warnings
+from momatch.inference.export.graph import INPUT, OUTPUTS, description, first_line, trace, without_torchs_own_warnings
 from momatch.inference.export.parity import Runner
 from momatch.models.saved_model import SavedModel
 
@@ -19,6 +20,8 @@ from momatch.models.saved_model import SavedModel
 FIRST_OPSET = 18
 #: Keys of the metadata begin so.
 PREFIX = "momatch."
+#: The name of the description inside of a .pt2 archive.
+DESCRIPTION = "momatch.json"
 
 
 def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str]:
@@ -29,13 +32,13 @@ def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str
         ValueError: if the opset is not known, or ONNX has no counterpart to an operation of the network; or as
             `momatch.inference.export.graph.trace`.
     """
-    onnx, runtime = packages()
+    onnx, runtime = onnx_packages()
     latest = onnx.defs.onnx_opset_version()
     if opset is not None and not FIRST_OPSET <= opset <= latest:
         raise ValueError(f"opset: got {opset}, expected {FIRST_OPSET} to {latest}, which the installed onnx knows")
     proto = _translate(trace(model), opset)
     proto.producer_name, proto.producer_version = "momatch", __version__
-    proto.doc_string = f"{model.facts.backbone} with {model.facts.head} head, trained on {model.facts.dataset}"
+    proto.doc_string = f"{model.spec.backbone} with {model.spec.head} head, trained on {model.spec.dataset}"
     onnx.helper.set_model_props(proto, {PREFIX + key: text for key, text in description(model).items()})
     data: bytes = proto.SerializeToString()
     try:
@@ -51,7 +54,7 @@ def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str
     return data, run, f"onnxruntime {runtime.__version__} (opset {used})"
 
 
-def packages() -> tuple[Any, Any]:
+def onnx_packages() -> tuple[Any, Any]:
     """onnx and onnxruntime.
 
     Raises:
@@ -62,6 +65,27 @@ def packages() -> tuple[Any, Any]:
         return import_module("onnx"), import_module("onnxruntime")
     except ImportError as error:
         raise ImportError(f"{error}; ONNX needs more packages: pip install 'momatch[onnx]'") from error
+
+
+def torch_program(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str]:
+    """The bytes of the archive, what runs them, and what that is in words.
+
+    Raises:
+        ValueError: if an opset is given, which is ONNX's; or as `momatch.inference.export.graph.trace`.
+    """
+    if opset is not None:
+        raise ValueError(f"opset: got {opset} for a program of torch, expected none: it is ONNX's")
+    program, file = trace(model), io.BytesIO()
+    with without_torchs_own_warnings():
+        torch.export.save(program, file, extra_files={DESCRIPTION: json.dumps(description(model))})
+        data = file.getvalue()
+        loaded = torch.export.load(io.BytesIO(data)).module()
+
+    @torch.no_grad()
+    def run(images: Tensor) -> dict[str, Tensor]:
+        return dict(zip(OUTPUTS, loaded(images), strict=True))
+
+    return data, run, f"torch {torch.__version__}"
 
 
 def _translate(program: torch.export.ExportedProgram, opset: int | None) -> Any:
@@ -93,3 +117,12 @@ def _quiet(name: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+Encoder = Callable[[SavedModel, int | None], tuple[bytes, Runner, str]]
+
+#: Format -> the ending of its file, and what makes its bytes, runs them again, and says what ran them.
+FORMATS: Mapping[str, tuple[str, Encoder]] = {
+    "onnx": (".onnx", onnx_graph),
+    "torch": (".pt2", torch_program),
+}
