@@ -55,7 +55,7 @@ def test_onnx_beside_the_run(run, capsys):
     np.testing.assert_allclose(p_value, scores.p_value, atol=1.01 / 501)
     before = path.read_bytes()
     assert main(["export", str(run.directory)]) == 1
-    assert "model.onnx: the file exists; give overwrite" in capsys.readouterr().err
+    assert "model.onnx: the file exists; choose another name, or pass --overwrite" in capsys.readouterr().err
     assert path.read_bytes() == before
 
 
@@ -124,7 +124,10 @@ def test_a_full_disk_leaves_nothing(run, tmp_path, capsys, monkeypatch, quick):
     [
         (["nowhere"], "nowhere: there is no such directory, expected that of a run or of a saved model"),
         (["EMPTY"], "model.json: there is no such file"),
-        (["RUN", "--out", "no/such/a.onnx"], "no/such/a.onnx: expected a file, not a directory, in a directory that exists"),
+        (
+            ["RUN", "--out", "no/such/a.onnx"],
+            "no/such/a.onnx: expected a file, not a directory, in a directory that exists",
+        ),
         (["RUN", "--out", "EMPTY"], "expected a file, not a directory"),
         (["RUN", "--out", "a.onnx", "--opset", "9"], "opset: got 9, expected 18 to"),
         (["RUN", "--to", "torch", "--opset", "18"], "--opset: got 18 with --to torch"),

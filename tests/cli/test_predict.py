@@ -181,7 +181,7 @@ def test_signals_leave_nothing_behind(run, photos, tmp_path, capsys, monkeypatch
 
 
 def test_lines_of_progress_where_there_is_no_terminal(run, photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("momatch.console.images_progress._INTERVAL", 0.0)
+    monkeypatch.setattr("momatch.console.progress._INTERVAL", 0.0)
     words = [
         "predict",
         str(run.directory),
@@ -194,6 +194,6 @@ def test_lines_of_progress_where_there_is_no_terminal(run, photos, tmp_path, cap
     ]
     assert main(words) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(" images")[0] for line in lines[:3]] == ["2 of 5", "4 of 5", "5 of 5"]
+    assert [line.split(" images")[0] for line in lines[:3]] == ["predict: 2 of 5", "predict: 4 of 5", "predict: 5 of 5"]
     assert main([*words, "--no-progress"]) == 0
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -340,7 +340,7 @@ def test_what_is_refused(model, tmp_path, unchecked):
         (tmp_path / "a", {"to": "tensorrt"}, "to: got 'tensorrt', expected one of onnx, torch"),
         (tmp_path / "no" / "a", {}, "expected a file, not a directory, in a directory that exists"),
         (tmp_path, {}, "expected a file, not a directory"),
-        (tmp_path / "there", {}, "not replaced unasked; give overwrite"),
+        (tmp_path / "there", {}, "the file exists; choose another name, or pass --overwrite"),
         (tmp_path / "a", {"to": "torch", "opset": 18}, "opset: got 18 for a program of torch"),
         (tmp_path / "a", {"opset": 17}, "opset: got 17, expected 18 to "),
         (tmp_path / "a", {"images": torch.zeros(1, 1, 9, 9, dtype=torch.uint8)}, "images: got shape"),

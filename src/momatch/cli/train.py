@@ -12,6 +12,7 @@ from momatch.cli.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine, combine_resumed, preset_layer, read_config_file
 from momatch.config.presets import PRESETS
+from momatch.console.durations import format_duration
 from momatch.data.feature_facts import read_facts
 
 #: Where settings come from that nobody named: the preset that a features file brings.
@@ -107,7 +108,7 @@ def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
         ("pseudo-labels used", _percent(result.get("utilisation"))),
         ("pseudo-labels right, of those used", _percent(result.get("pseudo_label_accuracy"))),
         ("compactness (mean distance to the assigned center)", _number(result.get("compactness"), ".3g")),
-        ("time", _duration(result.get("seconds"))),
+        ("time", None if result.get("seconds") is None else format_duration(float(result["seconds"]))),
         ("images a second", _number(result.get("images_per_second"), ",.0f")),
         ("peak memory", _number(result.get("peak_memory_mb"), ",.0f", " MB")),
     ]
@@ -142,11 +143,3 @@ def _percent(value: float | int | None) -> str | None:
 
 def _number(value: float | int | None, form: str, unit: str = "") -> str | None:
     return None if value is None else f"{value:{form}}{unit}"
-
-
-def _duration(seconds: float | int | None) -> str | None:
-    if seconds is None:
-        return None
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
-from tqdm import tqdm
 
 from momatch._version import __version__
 from momatch.config import TrainConfig
+from momatch.console.progress import CountProgress
 from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.conversion import convert_images
 from momatch.data.dataset import UNLABELED, Dataset
@@ -184,7 +184,7 @@ def _pass_all(
     journal = Journal(part.folder, list(_arrays(facts, chosen)))
     total = sum(len(one.rows) * _views(facts, name) for name, one in chosen.items())
     before = reached = sum(done.get(name, 0) * _views(facts, name) for name in chosen)
-    bar = tqdm(total=total, initial=before, unit="image", desc="embed", disable=not options.progress, mininterval=0.5)
+    bar = CountProgress(total, label="embed", done=before, enabled=options.progress)
     with StopSignals() as signals, bar:
         try:
             for name, one in chosen.items():
@@ -194,7 +194,7 @@ def _pass_all(
                     images = one.images.gather(torch.arange(first, first + len(rows)))
                     features = network.views(images, rows) if name == "train" else network.plain(images)
                     writer.write(first, features=features, pictures=_pictures(images, facts))
-                    bar.update(len(rows) * _views(facts, name))
+                    bar.add(len(rows) * _views(facts, name))
                     reached += len(rows) * _views(facts, name)
                     if signals.received is not None:
                         raise Interrupted(

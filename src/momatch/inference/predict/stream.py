@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from momatch.console.images_progress import Progress
+from momatch.console.progress import CountProgress
 from momatch.data.decode import quiet_pillow
 from momatch.inference.predict.inputs import Batch, Source
 from momatch.inference.predict.output import Spool, open_writer
@@ -78,13 +78,13 @@ def predict_to_file(model: SavedModel, sources: Sequence[Source], out: Path | No
         OSError: if the rows cannot be written; nothing is left behind then.
     """
     predictor = Predictor(model, choose_device(settings.device), posterior=settings.posterior)
-    progress = Progress(sum(map(len, sources)), enabled=settings.progress)
+    progress = CountProgress(sum(map(len, sources)), label="predict", enabled=settings.progress)
     begin = time.perf_counter()
     unreadable = flagged = 0
     names = columns(model.spec.class_names if settings.posterior else ())
     with (
         open_writer(out, names) as writer,
-        closing(progress),
+        progress,
         quiet_pillow(),
         closing(_predicted(predictor, sources, settings, progress)) as predicted,
         closing(_flagged(predicted, settings, predictor.calibration_size, out)) as tables,
@@ -102,7 +102,7 @@ def predict_to_file(model: SavedModel, sources: Sequence[Source], out: Path | No
 
 
 def _predicted(
-    predictor: Predictor, sources: Sequence[Source], settings: Settings, progress: Progress
+    predictor: Predictor, sources: Sequence[Source], settings: Settings, progress: CountProgress
 ) -> Generator[Table, None, None]:
     batches: Iterator[Batch] = (batch for source in sources for batch in source.batches(settings.batch_size))
     with closing(in_order(predictor, batches, settings.workers or default_workers())) as tables:
