@@ -1,4 +1,4 @@
-"""The record of a sweep: every figure of every run, enough to make all tables again without the runs."""
+"""The record of a sweep: the metrics of every run, enough to make all tables again without the runs."""
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any
 
 from momatch.storage.durable import finite, json_bytes, read_object, replace_files
 
-#: What a record's file says of itself, so that no other JSON is taken for one.
+#: Written into the file, so that no other JSON is taken for a record.
 FORMAT = "momatch sweep"
 VERSION = 1
-_REMEDY = "move it away and run the sweep again: finished runs are read, not trained anew"
+_REMEDY = "move it away and run the sweep again: finished runs are read, not trained again"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one cell with one seed.
+    """The outcome of one cell with one seed.
 
     Attributes:
         row: of the cell.
@@ -39,15 +39,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known about a sweep.
+    """The results of a sweep so far.
 
     Attributes:
         grid: name of the grid.
-        preset: that its settings are on top of.
-        overrides: settings given on the command line, on top of everything.
-        seeds: that were asked for.
-        outcomes: those that there are so far, in the order of the grid, then of the seeds.
-        made: how it was made: command, date, commit, cpu, cores, system, python, torch, numpy, momatch, workers, threads.
+        preset: name of the settings below the grid's.
+        overrides: settings of the command line, on top of all others.
+        seeds: that were requested.
+        outcomes: those known so far, in the order of the grid, then of the seeds.
+        environment: command, date, commit, cpu, cores, system, python, torch, numpy, momatch, workers, threads. "made" in the
+            file.
     """
 
     grid: str
@@ -55,26 +56,26 @@ class Record:
     overrides: dict[str, Any]
     seeds: tuple[int, ...]
     outcomes: tuple[Outcome, ...]
-    made: dict[str, Any]
+    environment: dict[str, Any]
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a record to a file, which is the old one or the new one at any moment; folders are made as needed.
-
-    Figures that are not finite are written as null.
+    """Replace the record in a file atomically; folders are created as needed. Numbers that are not finite become null.
 
     Raises:
         OSError: if the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_files({path: json_bytes({"format": FORMAT, "version": VERSION, **finite(asdict(record))})})
+    values = asdict(record)
+    values["made"] = values.pop("environment")
+    replace_files({path: json_bytes({"format": FORMAT, "version": VERSION, **finite(values)})})
 
 
 def read_record(path: Path) -> Record:
     """Read what `write_record` wrote.
 
     Raises:
-        ValueError: if there is no file, or it is damaged, of another version or something else than a record.
+        ValueError: if there is no file, or it is damaged, of another version or not a record.
         OSError: if it cannot be read.
     """
     try:
@@ -85,14 +86,15 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"{path}: there is no such file, expected the record of a sweep")
     if content.get("format") != FORMAT:
         raise ValueError(
-            f"{path}: got the format {content.get('format')!r}, expected {FORMAT!r}: it is no record of a sweep"
+            f"{path}: got the format {content.get('format')!r}, expected {FORMAT!r}: not the record of a sweep"
         )
     if content.get("version") != VERSION:
         raise ValueError(
-            f"{path}: got version {content.get('version')!r}, expected {VERSION}; another momatch wrote it, so read it with "
-            "that one or run the sweep again"
+            f"{path}: got version {content.get('version')!r}, expected {VERSION}; another version of momatch wrote it: "
+            "use that one, or run the sweep again"
         )
-    values = {key: value for key, value in content.items() if key not in ("format", "version")}
+    values = {"environment" if key == "made" else key: value for key, value in content.items()}
+    del values["format"], values["version"]
     try:
         _check_keys(values, Record)
         seeds = tuple(_typed("seed", seed, int) for seed in _typed("seeds", values["seeds"], list))
@@ -103,7 +105,7 @@ def read_record(path: Path) -> Record:
             overrides=_typed("overrides", values["overrides"], dict),
             seeds=seeds,
             outcomes=outcomes,
-            made=_typed("made", values["made"], dict),
+            environment=_typed("made", values["environment"], dict),
         )
     except ValueError as error:
         raise ValueError(f"{path}: {error}; the file is damaged; {_REMEDY}") from error
@@ -127,7 +129,9 @@ def _outcome(values: Any) -> Outcome:
     _check_keys(values, Outcome)
     outcome = Outcome(**{key: _typed(key, values[key], *types) for key, types in _OUTCOME_TYPES.items()})
     if (outcome.result is None) == (outcome.error is None):
-        raise ValueError(f"outcome: got {outcome.run!r} with result and error, or neither; expected one of them")
+        raise ValueError(
+            f"outcome: got {outcome.run!r} with both a result and an error, or with neither; expected one of them"
+        )
     return outcome
 
 
