@@ -140,7 +140,7 @@ def test_outliers_not_at_hand_are_said(capsys):
         (["tiny.toml", "--seeds", "-1"], 1, "seed: got -1"),
         (["tiny.toml", "--set", "steps"], 2, "--set: got 'steps', expected KEY=VALUE"),
         (["tiny.toml", "--set", "stepz=3"], 1, "did you mean 'steps'"),
-        (["--results", "page.md"], 2, "use: python -m reproduction.results PAGE --records DIR"),
+        (["--results", "page.md"], 2, "write the results page with: python -m reproduction.results PAGE --records DIR"),
         ([], 2, "GRID: got none, expected"),
         (["--dry-run"], 2, "the path of a .toml file"),
         (["tiny.toml", "tiny.toml"], 2, "'tiny' twice"),

@@ -77,7 +77,9 @@ class Arguments:
 def main(argv: Sequence[str]) -> int:
     """Run ``momatch sweep``; returns the exit code: 1 if a run failed."""
     if any(word.partition("=")[0] == "--results" for word in argv):
-        raise FlagError(f"--results: got a flag that is gone; in a checkout of the repository, use: {_RESULTS}")
+        raise FlagError(
+            f"--results: got a flag that is gone; in a checkout of the repository, write the results page with: {_RESULTS}"
+        )
     named = ", ".join(paper_grids())
     description = _DESCRIPTION.format(names=f", or one of the paper's grids: {named}" if named else "")
     arguments = tyro.cli(Arguments, prog="momatch sweep", description=description, args=list(argv))

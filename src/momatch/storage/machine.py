@@ -1,4 +1,4 @@
-"""How and on what a sweep was made: facts that a table must state, without names of machines or places on their disks."""
+"""Command, hardware and versions that a table of results must state, without names of machines or folders."""
 
 import os
 import platform
@@ -15,17 +15,17 @@ from momatch._version import __version__
 PACKAGES = ("torch", "numpy")
 
 
-def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> dict[str, Any]:
-    """The facts for `Record.made`.
+def machine_facts(arguments: Sequence[str], *, packages: Sequence[str] = PACKAGES, **further: Any) -> dict[str, Any]:
+    """How and where results were made.
 
     Args:
-        arguments: of the command, from "momatch" on; of absolute paths only the last part is kept.
-        workers: runs at a time.
-        threads: of each run.
+        arguments: of the command, from its name on; of absolute paths only the last part is kept.
+        packages: whose versions are stated.
+        further: facts to add.
 
     Returns:
-        command, date (UTC), commit (None if momatch does not lie in its repository), cpu, cores, system, python, torch,
-        numpy, momatch, workers and threads.
+        command, date (UTC), commit (None if momatch is not run from its repository), cpu, cores, system, python, the versions
+        of packages (None if not installed), momatch, and `further`.
     """
     return {
         "command": shlex.join(_without_place(argument) for argument in arguments),
@@ -35,10 +35,9 @@ def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> di
         "cores": _cores(),
         "system": f"{platform.system()} {platform.machine()}".strip(),
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: _version(name) for name in packages},
         "momatch": __version__,
-        "workers": workers,
-        "threads": threads,
+        **further,
     }
 
 
