@@ -2,7 +2,8 @@
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin
 
 from momatch.storage.durable import finite, json_bytes, read_object, replace_files
 
@@ -96,38 +97,16 @@ def read_record(path: Path) -> Record:
     values = {"environment" if key == "made" else key: value for key, value in content.items()}
     del values["format"], values["version"]
     try:
-        _check_keys(values, Record)
-        seeds = tuple(_typed("seed", seed, int) for seed in _typed("seeds", values["seeds"], list))
-        outcomes = tuple(_outcome(entry) for entry in _typed("outcomes", values["outcomes"], list))
-        return Record(
-            grid=_typed("grid", values["grid"], str),
-            preset=_typed("preset", values["preset"], str),
-            overrides=_typed("overrides", values["overrides"], dict),
-            seeds=seeds,
-            outcomes=outcomes,
-            environment=_typed("made", values["environment"], dict),
-        )
+        values["seeds"] = tuple(_seed(entry) for entry in _list(values, "seeds"))
+        values["outcomes"] = tuple(_outcome(entry) for entry in _list(values, "outcomes"))
+        return _build(Record, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; the file is damaged; {_REMEDY}") from error
 
 
-#: Key of an outcome -> what it may be in JSON.
-_OUTCOME_TYPES: dict[str, tuple[type, ...]] = {
-    "row": (str,),
-    "column": (str,),
-    "seed": (int,),
-    "run": (str,),
-    "settings": (dict,),
-    "result": (dict, type(None)),
-    "evaluation": (dict, type(None)),
-    "error": (str, type(None)),
-}
-
-
 def _outcome(values: Any) -> Outcome:
-    values = _typed("outcome", values, dict)
-    _check_keys(values, Outcome)
-    outcome = Outcome(**{key: _typed(key, values[key], *types) for key, types in _OUTCOME_TYPES.items()})
+    _check_type("outcome", values, dict)
+    outcome = _build(Outcome, values)
     if (outcome.result is None) == (outcome.error is None):
         raise ValueError(
             f"outcome: got {outcome.run!r} with both a result and an error, or with neither; expected one of them"
@@ -135,15 +114,33 @@ def _outcome(values: Any) -> Outcome:
     return outcome
 
 
-def _check_keys(values: dict[str, Any], kind: type[Record] | type[Outcome]) -> None:
-    expected = {field.name for field in fields(kind)}
-    if values.keys() != expected:
+def _seed(value: Any) -> int:
+    _check_type("seed", value, int)
+    return int(value)
+
+
+def _list(values: dict[str, Any], key: str) -> list[Any]:
+    _check_type(key, values.get(key), list)
+    return list(values[key])
+
+
+_Kind = TypeVar("_Kind", Record, Outcome)
+
+
+def _build(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
+    """`kind` from the values of a JSON object, which must have its keys and types."""
+    expected = {field.name: field.type for field in fields(kind)}
+    if values.keys() != expected.keys():
         raise ValueError(f"{kind.__name__.lower()}: got the keys {sorted(values)}, expected {sorted(expected)}")
+    for key, value in values.items():
+        _check_type(key, value, expected[key])
+    return kind(**values)
 
 
-def _typed(name: str, value: Any, *types: type) -> Any:
+def _check_type(name: str, value: Any, expected: Any) -> None:
+    options = get_args(expected) if get_origin(expected) is UnionType else (expected,)
+    types = [get_origin(option) or option for option in options]
     # Not isinstance: true is an int to Python, but no seed.
     if type(value) not in types:
-        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
-        raise ValueError(f"{name}: got a {type(value).__name__}, expected {expected}")
-    return value
+        names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in types)
+        raise ValueError(f"{name}: got a {type(value).__name__}, expected {names}")
