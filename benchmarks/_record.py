@@ -13,7 +13,6 @@ from momatch.storage.machine import machine_facts
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-PACKAGES = ("torch", "numpy", "pillow", "scikit-learn")
 
 
 def write_result(
@@ -30,7 +29,7 @@ def write_result(
     """
     RESULTS.mkdir(exist_ok=True)
     arguments = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
-    facts = machine_facts(arguments, packages=PACKAGES, load_before=round(os.getloadavg()[0], 2))
+    facts = machine_facts(arguments, packages=("pillow", "scikit-learn"), load_before=round(os.getloadavg()[0], 2))
     command = facts.pop("command")
     record = {"command": command, "environment": facts, "notes": notes, **extra, "rows": list(rows)}
     if details is not None:

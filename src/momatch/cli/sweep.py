@@ -56,7 +56,7 @@ class Arguments:
         dry_run: print what would be run and what is done; change nothing.
     """
 
-    grids: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="GRID...")]]
+    grids: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="GRID...", help_behavior_hint="")]]
     preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "digits"
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT...", help_behavior_hint="")] = ()
     set: Annotated[

@@ -1,4 +1,4 @@
-"""Command, hardware and versions that a table of results must state, without names of machines or folders."""
+"""What a result was made with: versions, processor, commit, command; without names of machines or places on their disks."""
 
 import os
 import platform
@@ -12,20 +12,28 @@ from typing import Any
 
 from momatch._version import __version__
 
-PACKAGES = ("torch", "numpy")
+
+def versions() -> dict[str, str | None]:
+    """The versions of what decides about numbers."""
+    return {
+        "momatch": __version__,
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "python": platform.python_version(),
+    }
 
 
-def machine_facts(arguments: Sequence[str], *, packages: Sequence[str] = PACKAGES, **further: Any) -> dict[str, Any]:
+def machine_facts(arguments: Sequence[str], *, packages: Sequence[str] = (), **further: Any) -> dict[str, Any]:
     """How and where results were made.
 
     Args:
         arguments: of the command, from its name on; of absolute paths only the last part is kept.
-        packages: whose versions are stated.
+        packages: whose versions are stated besides `versions`.
         further: facts to add.
 
     Returns:
-        command, date (UTC), commit (None if momatch is not run from its repository), cpu, cores, system, python, the versions
-        of packages (None if not installed), momatch, and `further`.
+        command, date (UTC), commit (None if momatch is not run from its repository), cpu, cores, system, versions (None if
+        not installed), and `further`.
     """
     return {
         "command": shlex.join(_without_place(argument) for argument in arguments),
@@ -34,9 +42,8 @@ def machine_facts(arguments: Sequence[str], *, packages: Sequence[str] = PACKAGE
         "cpu": _cpu(),
         "cores": _cores(),
         "system": f"{platform.system()} {platform.machine()}".strip(),
-        "python": platform.python_version(),
+        **versions(),
         **{name: _version(name) for name in packages},
-        "momatch": __version__,
         **further,
     }
 

@@ -57,17 +57,6 @@ class MetricsFile:
             lines.pop()
         return self._whole(lines)
 
-    def last(self) -> dict[str, Any] | None:
-        """The last whole line, read from the end of the file; None if there is none or it is damaged."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - _TAIL))
-                *whole, _ = file.read().split(b"\n")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return _parse(whole[-1]) if whole else None
-
     def truncate(self, last_step: int) -> None:
         """Drop lines of steps after `last_step`, and a last line that was cut off.
 
@@ -80,6 +69,17 @@ class MetricsFile:
         kept = [line for line in self._whole(lines[: max(stay, default=-1) + 1]) if line["step"] <= last_step]
         self.close()
         replace_files({self.path: b"".join(json_bytes(line, indent=None) for line in kept)})
+
+    def last(self) -> dict[str, Any] | None:
+        """The last whole line, read from the end of the file; None if there is none or it is damaged."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - _TAIL))
+                *whole, _ = file.read().split(b"\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _parse(whole[-1]) if whole else None
 
     def close(self) -> None:
         """Close the file; `append` opens it again."""

@@ -135,13 +135,13 @@ class RecordKeeper:
     def record(self) -> Record:
         """All outcomes, in the order of the grid, then of the seeds."""
         seeds = sorted(self._seeds | {seed for _, _, seed in self._outcomes})
-        places = [(cell.row, cell.column, seed) for cell in self.grid.cells for seed in seeds]
+        order = [(cell.row, cell.column, seed) for cell in self.grid.cells for seed in seeds]
         return Record(
             grid=self.grid.name,
             preset=self._preset,
             overrides=self._overrides,
             seeds=tuple(seeds),
-            outcomes=tuple(self._outcomes[place] for place in places if place in self._outcomes),
+            outcomes=tuple(self._outcomes[key] for key in order if key in self._outcomes),
             environment=self._environment if self._earlier is None else self._earlier,
         )
 
