@@ -1,7 +1,6 @@
-"""How a claim is judged: by checks that pass, fail, or cannot be decided by the runs at hand.
+"""How a claim is judged: by checks that pass, fail, or cannot be decided by the recorded runs.
 
-A claim is confirmed if all of its checks pass. That needs no correction for their number; the intervals in the tables, which
-nobody asked for in advance, would.
+A claim is confirmed if all of its checks pass, which needs no correction for their number.
 """
 
 from collections.abc import Callable, Mapping, Sequence

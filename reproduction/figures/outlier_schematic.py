@@ -70,7 +70,7 @@ def train_heads(data, steps=STEPS):
 
 
 def detector(head, pool):
-    """Flags what lies beyond all but a hundredth of the pool, by -log p(x); for softmax by its energy, all that it has."""
+    """Flags points with a lower p(x) than 99 % of the pool; for softmax, which has no p(x), by its energy."""
     return OutlierDetector(head, score="density", percentile=float(SHARES[-1])).fit(pool)
 
 

@@ -163,7 +163,7 @@ def words_of(config):
 
 
 def own_runs():
-    """The runs of the committed figure: from runs/, else trained there; one that was broken off goes on."""
+    """The runs of the committed figure: read from runs/, or trained or resumed there."""
     for config in RUNS:
         directory = Path(config.resolved().run_dir)
         yield fit(replace(config, resume=(directory / "config.json").exists()))

@@ -50,7 +50,7 @@ class Published:
         metric: name of the metric.
         row: of the table; one that the grid does not have is printed below the others.
         column: of the table.
-        source: name of the line that it stands in.
+        source: name of its line in the table.
         mean: in the metric's unit, or in `unit`.
         std: standard deviation over runs; None if not published.
         runs: number of runs; None if not published.

@@ -94,7 +94,7 @@ class Job:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What a sweep is asked for besides its grids.
+    """The options of a sweep besides its grids.
 
     Attributes:
         preset: the settings below the grids'.
