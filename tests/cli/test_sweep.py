@@ -183,15 +183,19 @@ def test_values_of_set():
         read_overrides(["=3"])
 
 
-def test_help_does_not_import_torch():
+@pytest.mark.parametrize("arguments", [["--help"], ["tiny.toml", "--dry-run"]], ids=["help", "plan"])
+def test_own_process_does_not_import_torch(arguments):
+    """The peak memory of a child is counted from its parent's, so what starts the runs stays small."""
     code = (
         "import sys, contextlib\nfrom momatch.cli.main import main\n"
-        "with contextlib.suppress(SystemExit):\n    main(['sweep', '--help'])\n"
+        f"with contextlib.suppress(SystemExit):\n    main(['sweep', *{arguments}])\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules)\n"
+        "import momatch.sweep.launch, momatch.sweep.sweep\n"
         "assert not {'torch', 'numpy'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
-    assert "table1" in done.stdout
+    assert {"--help": "table1", "tiny.toml": "6 runs: 6 new"}[arguments[0]] in done.stdout
 
 
 def lines_of_metrics():
