@@ -47,10 +47,10 @@ benchmarks: $(INSTALLED)
 
 # The pictures of docs/figures; the last one trains four runs on digits where runs/ does not hold them yet.
 figures: $(INSTALLED)
-	$(BIN)/python docs/figures/outlier_schematic.py
-	$(BIN)/python docs/figures/softmax_identity.py
-	$(BIN)/python docs/figures/constraint.py
-	$(BIN)/python docs/figures/tsne_panels.py
+	$(BIN)/python -m reproduction.figures.outlier_schematic
+	$(BIN)/python -m reproduction.figures.softmax_identity
+	$(BIN)/python -m reproduction.figures.constraint
+	$(BIN)/python -m reproduction.figures.tsne_panels
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "momatch needs Python 3.11 or newer, got %s; set PYTHON=..." % sys.version.split()[0])'

@@ -3,31 +3,16 @@
 import gc
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from momatch.storage.machine import machine_facts
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-PACKAGES = ("torch", "numpy", "pillow", "scikit-learn")
-
-
-def environment() -> dict[str, object]:
-    """Hardware, versions and commit of this run."""
-    return {
-        "cpu": _cpu_name(),
-        "cores": _cores(),
-        "load_before": round(_load(), 2),
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-        "commit": _commit(),
-    }
 
 
 def write_result(
@@ -43,14 +28,15 @@ def write_result(
         extra: stands below the table.
     """
     RESULTS.mkdir(exist_ok=True)
-    where = environment()
-    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    record = {"command": command, "environment": where, "notes": notes, **extra, "rows": list(rows)}
+    arguments = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+    facts = machine_facts(arguments, packages=("pillow", "scikit-learn"), load_before=round(os.getloadavg()[0], 2))
+    command = facts.pop("command")
+    record = {"command": command, "environment": facts, "notes": notes, **extra, "rows": list(rows)}
     if details is not None:
         record["details"] = details
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    facts = " · ".join(f"{key} {value}" for key, value in where.items())
-    text = f"# {name}\n\n{notes}\n\n{_table(rows)}\n\n`{command}`\n\n{facts}\n"
+    where = " · ".join(f"{key} {value}" for key, value in facts.items())
+    text = f"# {name}\n\n{notes}\n\n{_table(rows)}\n\n`{command}`\n\n{where}\n"
     for key, value in extra.items():
         text += f"\n{key}: {value}\n"
     (RESULTS / f"{name}.md").write_text(text)
@@ -108,33 +94,3 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
 
 def _cell(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _load() -> float:
-    return os.getloadavg()[0]
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _commit() -> str:
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
-
-    changed = git("status", "--porcelain", "--", "../src", ".")
-    code_changed = any(not line.split()[-1].startswith("benchmarks/results") for line in changed.splitlines())
-    return git("rev-parse", "--short", "HEAD") + (" (modified)" if code_changed else "")

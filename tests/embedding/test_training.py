@@ -21,7 +21,7 @@ from momatch.models.outputs import run_classifier
 from momatch.report.collect import collect
 from momatch.report.findings import Missing
 from momatch.sweep.grid import Cell, Grid
-from momatch.sweep.jobs import Wishes, plan_jobs
+from momatch.sweep.jobs import SweepOptions, plan_jobs
 from momatch.training.features import StandardizedLinear, feature_statistics
 from momatch.training.fit import fit
 from momatch.training.setup import build_training
@@ -216,5 +216,5 @@ def test_sweep_plans_a_run_on_features_as_training_records_it(run):
         key: value for key, value in run.config.to_dict().items() if key not in RUNTIME_KEYS | decided | {"seed"}
     }
     grid = Grid("g", "title", "question?", (Cell("row", "column", settings),), ("test_accuracy",), None, (0,))
-    (job,), _ = plan_jobs([grid], Wishes(Layer({}), {}, None, run.directory.parent, None))
+    (job,), _ = plan_jobs([grid], SweepOptions(Layer({}), {}, None, run.directory.parent, None))
     assert job.config.first_difference(run.config) is None

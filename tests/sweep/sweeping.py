@@ -1,16 +1,16 @@
-"""Shared by the tests of sweeps: a grid of runs that take a moment, jobs made of it, and a launcher without processes."""
+"""Shared by the tests of sweeps: a grid of tiny runs, its jobs, and a launcher without processes."""
 
 from pathlib import Path
 
 from momatch.config.layers import Layer
 from momatch.sweep.grid import parse_grid
-from momatch.sweep.jobs import Wishes, plan_jobs
-from momatch.sweep.worker import carry_out
+from momatch.sweep.jobs import SweepOptions, plan_jobs
+from momatch.sweep.worker import run_job
 
 TINY = """
 title = "Tiny"
 question = "Does it run?"
-figures = ["accuracy"]
+metrics = ["accuracy"]
 seeds = [0, 1]
 baseline = ["a", "none"]
 
@@ -35,35 +35,35 @@ def tiny(extra: str = "", name: str = "tiny"):
     return parse_grid(name, extra + TINY, source=name)
 
 
-def wishes(runs: Path, **given):
-    return Wishes(
+def options(runs: Path, **given):
+    return SweepOptions(
         **{"preset": Layer({}, "preset"), "overrides": {}, "seeds": None, "runs": runs, "data_dir": None, **given}
     )
 
 
 def jobs_of(*grids, runs: Path, **given):
-    return plan_jobs(grids, wishes(runs, **given))[0]
+    return plan_jobs(grids, options(runs, **given))[0]
 
 
 class Inline:
-    """Carries out each job at once, in this process; counts them."""
+    """Runs each job at once, in this process; counts them."""
 
     def __init__(self, *_):
         self.names = []
 
     def __call__(self, job):
         self.names.append(job.name)
-        return Through(carry_out(job, 1))
+        return Ended(run_job(job, 1))
 
 
-class Through:
-    """An attempt that is through."""
+class Ended:
+    """A job that has ended."""
 
-    def __init__(self, found):
-        self.found, self.stopped = found, False
+    def __init__(self, result):
+        self.result, self.stopped = result, False
 
     def poll(self):
-        return self.found
+        return self.result
 
     def stop(self):
         self.stopped = True

@@ -7,14 +7,14 @@ import pytest
 
 from momatch.config.layers import FlagError, Layer, preset_layer
 from momatch.config.presets import PRESETS
-from momatch.sweep.grid import load_grid
 from momatch.sweep.jobs import choose_outliers, plan_jobs
-from tests.sweep.sweeping import jobs_of, tiny, wishes
+from reproduction.paper import paper_grid
+from tests.sweep.sweeping import jobs_of, options, tiny
 
 
 def planned(*names, preset="digits", **given):
     given = {"seeds": (0,), "runs": Path("runs"), **given}
-    return plan_jobs([load_grid(name) for name in names], wishes(preset=preset_layer(preset), **given))
+    return plan_jobs([paper_grid(name) for name in names], options(preset=preset_layer(preset), **given))
 
 
 def test_names_are_those_of_momatch_train():
@@ -32,7 +32,7 @@ def test_grids_share_their_runs():
     # Of 12 + 6 + 12 cells compactness is all in table1, and FlexMatch's three cells are.
     assert len(jobs) == 12 + 12 - 3
     (job,) = [job for job in jobs if job.name == "digits-4-aagmm-8d-order1-flexmatch-seed0"]
-    assert [str(place) for place in job.places] == [
+    assert [str(trial) for trial in job.trials] == [
         "table1: AAGMM 8-D, 1st, seed 0",
         "compactness: AAGMM 8-D, 1st, seed 0",
         "policies: FlexMatch, AAGMM 8-D, seed 0",
@@ -121,7 +121,7 @@ def test_grid_given_twice_is_refused(tmp_path):
 
 def test_two_runs_of_one_name_are_refused(tmp_path):
     grids = [with_settings(tiny(name=name), dataset=str(tmp_path / name / "photos.npz")) for name in ("one", "two")]
-    with pytest.raises(ValueError, match=r"two: a, none.*has with other settings \(dataset: .*different --runs"):
+    with pytest.raises(ValueError, match=r"two: a, none.*of other settings \(dataset: .*different --runs"):
         jobs_of(*grids, runs=tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_outliers_at_hand_are_chosen(tmp_path):
     chosen, remarks = choose_outliers(grid, "kmnist", str(tmp_path))
     assert chosen == ("digits", str(images))
     assert len(remarks) == 1
-    assert "outliers of mnist are left out" in remarks[0]
+    assert "no outliers from mnist" in remarks[0]
 
 
 def test_run_is_not_its_own_outlier(tmp_path):
@@ -156,7 +156,7 @@ def test_density_has_another_dataset_for_every_preset(preset, tmp_path, monkeypa
 
 def test_cells_with_the_same_settings_are_remarked_once(tmp_path):
     grid = with_settings(tiny(), head="aagmm", moment_order=1)
-    jobs, remarks = plan_jobs([grid], wishes(tmp_path, seeds=(0, 1)))
+    jobs, remarks = plan_jobs([grid], options(tmp_path, seeds=(0, 1)))
     assert len(jobs) == 2
-    words = "grid 'tiny': {} and a, none have the same settings: one run stands in both"
+    words = "grid 'tiny': {} and a, none have the same settings: they share one run"
     assert remarks == [words.format("a, 1st"), words.format("k, 1st")]

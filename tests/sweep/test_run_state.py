@@ -1,12 +1,13 @@
-"""What there is of a run: in its directory, in a record, in its metrics."""
+"""How far a run is by its directory, its record and its metrics."""
 
 from dataclasses import replace
 
 import pytest
 
 from momatch.storage.run_config import encode_config
+from momatch.sweep.jobs import read_progress, read_result, run_state
 from momatch.sweep.record import Outcome
-from momatch.sweep.run_state import look, progress, read_result, stands
+from momatch.sweep.sweep import is_current
 from tests.sweep.sweeping import jobs_of, tiny
 
 
@@ -22,25 +23,25 @@ def write_run(job, *, finished=False, **settings):
         (job.directory / "result.json").write_text('{"test_accuracy": 0.5, "per_class_accuracy": [1, 2]}')
 
 
-def test_look(job):
-    assert look(job) == "new"
+def test_states(job):
+    assert run_state(job) == "new"
     write_run(job, device="cpu", checkpoint_interval=3)
-    assert look(job) == "unfinished"
+    assert run_state(job) == "unfinished"
     (job.directory / "result.json").write_text("{}")
-    assert look(job) == "finished"
+    assert run_state(job) == "finished"
 
 
 def test_directory_of_another_run_is_refused(job):
     write_run(job, finished=True, lr=0.7)
     with pytest.raises(ValueError, match=r"other settings \(lr: 0.7 there, 0.1 here\); move it away"):
-        look(job)
+        run_state(job)
 
 
 def test_damaged_config_is_refused(job):
     job.directory.mkdir(parents=True)
     (job.directory / "config.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):
-        look(job)
+        run_state(job)
 
 
 def test_result_without_lists(job):
@@ -49,42 +50,42 @@ def test_result_without_lists(job):
 
 
 def outcome(job, **given):
-    place = job.places[0]
-    values = {"row": place.row, "column": place.column, "seed": 3, "run": job.name, "settings": job.settings}
+    trial = job.trials[0]
+    values = {"row": trial.row, "column": trial.column, "seed": 3, "run": job.name, "settings": job.settings}
     return Outcome(**{**values, "result": {}, "evaluation": None, "error": None, **given})
 
 
-def test_outcome_stands_while_nothing_changed(job):
-    (place,) = job.places
-    assert stands(job, place, outcome(job)), "the run is gone"
+def test_outcome_is_current_while_nothing_changed(job):
+    (trial,) = job.trials
+    assert is_current(job, trial, outcome(job)), "the run is gone"
     write_run(job, finished=True)
-    assert stands(job, place, outcome(job))
+    assert is_current(job, trial, outcome(job))
 
 
 @pytest.mark.parametrize("change", [{"error": "x", "result": None}, {"run": "other"}, {"settings": {}}])
-def test_other_outcome_does_not_stand(job, change):
-    assert not stands(job, job.places[0], outcome(job, **change))
+def test_other_outcome_is_not_current(job, change):
+    assert not is_current(job, job.trials[0], outcome(job, **change))
 
 
-def test_outcome_of_a_run_that_was_begun_anew_does_not_stand(job):
+def test_outcome_of_a_run_that_was_begun_anew_is_not_current(job):
     write_run(job)
-    assert not stands(job, job.places[0], outcome(job))
+    assert not is_current(job, job.trials[0], outcome(job))
 
 
-def test_outcome_without_the_outliers_that_are_now_at_hand_does_not_stand(job):
+def test_outcome_without_the_outliers_that_are_now_at_hand_is_not_current(job):
     write_run(job, finished=True)
-    place = replace(job.places[0], outliers=("mnist",))
-    assert not stands(job, place, outcome(job))
-    assert not stands(job, place, outcome(job, evaluation={"kmnist": {}}))
-    assert stands(job, place, outcome(job, evaluation={"mnist": {}, "kmnist": {}}))
+    trial = replace(job.trials[0], outliers=("mnist",))
+    assert not is_current(job, trial, outcome(job))
+    assert not is_current(job, trial, outcome(job, evaluation={"kmnist": {}}))
+    assert is_current(job, trial, outcome(job, evaluation={"mnist": {}, "kmnist": {}}))
 
 
 def test_progress_reads_the_last_whole_line(tmp_path):
-    assert progress(tmp_path) == (0, 0.0)
+    assert read_progress(tmp_path) == (0, 0.0)
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 5, "seconds"')
-    assert progress(tmp_path) == (0, 0.0)
+    assert read_progress(tmp_path) == (0, 0.0)
     path.write_text('{"step": 5, "seconds": 1.5}\n{"step": 10, "seconds": 3.0}\n{"st')
-    assert progress(tmp_path) == (10, 3.0)
+    assert read_progress(tmp_path) == (10, 3.0)
     path.write_text("nonsense\n")
-    assert progress(tmp_path) == (0, 0.0)
+    assert read_progress(tmp_path) == (0, 0.0)

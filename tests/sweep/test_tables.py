@@ -9,14 +9,22 @@ from dataclasses import replace
 
 import pytest
 
-from momatch.sweep.grid import Cell, Grid, load_grid
-from momatch.sweep.scale import scale_text
+from momatch.sweep.grid import Cell, Grid
 from momatch.sweep.table_text import Entry, Line, Table, escape_latex, escape_markdown, latex, markdown
-from momatch.sweep.tables import build_tables, gaps, latex_page, markdown_page, write_tables
-from tests.sweep.made_records import density, fill, make_outcome, make_record, table1
+from momatch.sweep.tables import (
+    build_tables,
+    gaps,
+    latex_page,
+    markdown_page,
+    setup_text,
+    summary_csv,
+    write_tables,
+)
+from reproduction.paper import paper_grid
+from tests.sweep.records import density, fill, make_outcome, make_record, table1
 
 WIDE = ("Linear, all features", "none")
-ALL = {(cell.row, cell.column): 97.0 + place / 10 for place, cell in enumerate(load_grid("table1").cells)}
+ALL = {(cell.row, cell.column): 97.0 + place / 10 for place, cell in enumerate(paper_grid("table1").cells)}
 
 
 @pytest.fixture
@@ -25,12 +33,12 @@ def record():
 
 
 def _entry(table, row, column):
-    (line,) = [line for line in table.lines if line.name == row and not line.is_paper]
+    (line,) = [line for line in table.lines if line.name == row and not line.is_published]
     return line.entries[table.columns.index(column)]
 
 
 def test_mean_deviation_and_number(record):
-    means, differences = build_tables(load_grid("table1"), record)
+    means, differences = build_tables(paper_grid("table1"), record)
     # By hand: 97.0 + 0.1, -0.1, 0.2, -0.2, 0; the second row has twice that noise, in another order.
     assert _entry(means, *WIDE).text == "97.00 ± 0.16 (5)"
     assert _entry(means, "Linear 8-D", "none").text == "97.10 ± 0.32 (5)"
@@ -42,15 +50,15 @@ def test_mean_deviation_and_number(record):
 
 def test_interval_that_leaves_out_nought_is_strong(record):
     far = table1({**ALL, ("Linear 8-D", "none"): 90.0})
-    assert not _entry(build_tables(load_grid("table1"), record)[1], "Linear 8-D", "none").is_strong
-    assert _entry(build_tables(load_grid("table1"), far)[1], "Linear 8-D", "none").is_strong
+    assert not _entry(build_tables(paper_grid("table1"), record)[1], "Linear 8-D", "none").is_strong
+    assert _entry(build_tables(paper_grid("table1"), far)[1], "Linear 8-D", "none").is_strong
 
 
-def test_the_papers_figures_stand_beside_ours(record):
-    means, differences = build_tables(load_grid("table1"), record)
+def test_published_numbers_stand_beside_ours(record):
+    means, differences = build_tables(paper_grid("table1"), record)
     names = [line.name for line in means.lines]
     place = names.index("AAGMM 8-D")
-    assert names[place + 1 : place + 3] == ["paper, CIFAR-10", "paper, STL-10"]
+    assert names[place + 1 : place + 3] == ["Paper, CIFAR-10", "Paper, STL-10"]
     assert [entry.text for entry in means.lines[place + 1].entries[:3]] == [
         *("94.98 ± 0.07 (5)", "94.64 ± 0.27 (5)", "93.58 ± 2.74 (5)")
     ]
@@ -58,11 +66,11 @@ def test_the_papers_figures_stand_beside_ours(record):
     assert "CIFAR-10 with 40 labels, WRN-28-2, 2^20 steps" in caption
     assert "Ours: digits; 40 labels; pool of 1,297 images; 500 test images; cnn-tiny; 1,200 steps" in caption
     assert "seeds 0, 1, 2, 3, 4" in caption
-    assert not any(line.is_paper for line in differences.lines)
+    assert not any(line.is_published for line in differences.lines)
 
 
 def test_what_is_missing_is_said():
-    grid = load_grid("table1")
+    grid = paper_grid("table1")
     outcomes = [
         make_outcome(*WIDE, 0, result={"test_accuracy": 0.97}),
         make_outcome(*WIDE, 1, error="the loss is not finite"),
@@ -77,7 +85,7 @@ def test_what_is_missing_is_said():
     assert _entry(means, "Linear 8-D", "none").text == "failed"
     assert _entry(means, "AAGMM 8-D", "2nd").text == "not run"
     assert _entry(means, "AAGMM 8-D", "1st").text == "-"
-    assert any("no such figure" in note for note in means.notes)
+    assert any("does not have this metric" in note for note in means.notes)
     assert _entry(differences, "AAGMM 8-D", "none").text == "no pair"
     lines = gaps(grid, record)
     assert "Failed: Linear, all features, none, seed 1: the loss is not finite" in lines
@@ -89,16 +97,16 @@ def test_what_is_missing_is_said():
 
 def test_record_without_a_finished_run():
     record = make_record("table1", [], seeds=(0,))
-    assert scale_text(record) == "No run is finished."
-    text = markdown_page(load_grid("table1"), record)
+    assert setup_text(record) == "No run is finished."
+    text = markdown_page(paper_grid("table1"), record)
     assert "not run" in text
-    # Only the paper's numbers are left.
-    assert all("paper" in line for line in text.splitlines() if "±" in line and line.startswith("|"))
+    # Only the published numbers are left.
+    assert all("Paper" in line for line in text.splitlines() if "±" in line and line.startswith("|"))
 
 
 def test_auroc_has_a_table_for_each_origin_and_state():
     record = density({("AAGMM 8-D", "1st", "as_trained", "nearest"): 0.93})
-    tables = [table for table in build_tables(load_grid("density"), record) if "AUROC" in table.title]
+    tables = [table for table in build_tables(paper_grid("density"), record) if "AUROC" in table.title]
     assert len(tables) == 2 * 2 * 2
     first = tables[0]
     assert "held-out classes, head as trained" in first.title
@@ -108,7 +116,7 @@ def test_auroc_has_a_table_for_each_origin_and_state():
 
 
 def test_linear_layers_have_no_line_where_nothing_is_refitted():
-    titles = {table.title: table for table in build_tables(load_grid("density"), density({}))}
+    titles = {table.title: table for table in build_tables(paper_grid("density"), density({}))}
     (refitted,) = [
         table for title, table in titles.items() if title.startswith("AUROC") and "mnist, head refitted" in title
     ]
@@ -118,30 +126,24 @@ def test_linear_layers_have_no_line_where_nothing_is_refitted():
 
 
 def test_shared_notes_stand_once(record):
-    text = markdown_page(load_grid("density"), density({}))
+    text = markdown_page(paper_grid("density"), density({}))
     assert text.count("Ours: ") == 1
-    assert text.count("Mean of the differences") == 1
-    assert latex_page(load_grid("density"), density({})).count("Ours: ") == 5
+    assert text.count("Mean of the per-seed differences") == 1
+    assert latex_page(paper_grid("density"), density({})).count("Ours: ") == 5
 
 
 def test_density_without_an_evaluation_says_so():
     outcomes = [replace(outcome, evaluation=None) for outcome in density({}).outcomes]
     record = make_record("density", outcomes, seeds=(0, 1, 2))
-    grid = load_grid("density")
-    assert "No run was evaluated against outliers." in gaps(grid, record)
+    grid = paper_grid("density")
+    assert "No run was evaluated on outliers." in gaps(grid, record)
     assert not any("AUROC" in table.title for table in build_tables(grid, record))
 
 
 def test_grid_without_a_baseline_has_no_differences(record):
-    grid = replace(load_grid("table1"), baseline=None)
+    grid = replace(paper_grid("table1"), baseline=None)
     assert len(build_tables(grid, record)) == 1
-    assert "difference" in _csv(write_text(grid, record, "-summary.csv"))[0]
-
-
-def write_text(grid, record, ending):
-    from momatch.sweep import table_csv
-
-    return {"-summary.csv": table_csv.summary_csv, ".csv": table_csv.runs_csv}[ending](grid, record)
+    assert "difference" in _csv(summary_csv(grid, record))[0]
 
 
 def _csv(text):
@@ -149,7 +151,7 @@ def _csv(text):
 
 
 def test_files(tmp_path, record):
-    paths = write_tables(load_grid("table1"), record, tmp_path / "new")
+    paths = write_tables(paper_grid("table1"), record, tmp_path / "new")
     assert [path.name for path in paths] == ["table1.md", "table1.tex", "table1.csv", "table1-summary.csv"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in paths)
     for path in paths[:2]:
@@ -159,29 +161,30 @@ def test_files(tmp_path, record):
     assert len(runs) == len(record.outcomes)
     assert float(runs[0]["accuracy"]) == pytest.approx(97.1)
     summaries = [line for line in _csv(paths[3].read_text()) if (line["row"], line["column"]) == ("AAGMM 8-D", "1st")]
-    assert [line["paper_source"] for line in summaries] == ["CIFAR-10", "STL-10"]
-    assert (summaries[0]["n"], summaries[0]["pairs"], summaries[0]["paper_mean"]) == ("5", "5", "94.64")
+    assert [line["published_source"] for line in summaries] == ["Paper, CIFAR-10", "Paper, STL-10"]
+    assert (summaries[0]["n"], summaries[0]["pairs"], summaries[0]["published_mean"]) == ("5", "5", "94.64")
 
 
-def test_summary_for_programs_has_bounds_scales_and_the_papers_own_methods():
-    lines = _csv(write_text(load_grid("memory"), _memory(), "-summary.csv"))
-    bounds = {(line["row"], line["column"]): line["paper_is_bound"] for line in lines}
+def test_summary_for_programs_has_bounds_setups_and_published_only_rows():
+    lines = _csv(summary_csv(paper_grid("memory"), _memory()))
+    bounds = {(line["row"], line["column"]): line["published_is_bound"] for line in lines}
     assert bounds["32-D", "4th"] == "True"
     assert bounds["32-D", "3rd"] == "False"
     assert bounds["512-D", "4th"] == ""
-    assert all(line["scale"].startswith("digits; 40 labels") for line in lines)
-    values = {(cell.row, cell.column): 97.0 for cell in load_grid("policies").cells}
+    assert all(line["setup"].startswith("digits; 40 labels") for line in lines)
+    values = {(cell.row, cell.column): 97.0 for cell in paper_grid("policies").cells}
     record = fill("policies", "test_accuracy", values, scale=0.01)
-    only = [
-        line for line in _csv(write_text(load_grid("policies"), record, "-summary.csv")) if line["row"] == "SimMatchV2"
+    only = [line for line in _csv(summary_csv(paper_grid("policies"), record)) if line["row"] == "SimMatchV2"]
+    assert [(line["published_mean"], line["mean"], line["n"]) for line in only] == [
+        ("95.1", "", "0"),
+        ("84.15", "", "0"),
     ]
-    assert [(line["paper_mean"], line["mean"], line["n"]) for line in only] == [("95.1", "", "0"), ("84.15", "", "0")]
-    assert only[0]["paper_scale"] == "CIFAR-10 with 40 labels, WRN-28-2, 2^20 steps, as others published it"
+    assert only[0]["published_setup"] == "CIFAR-10 with 40 labels, WRN-28-2, 2^20 steps, as published by others"
 
 
 def test_no_number_without_its_runs(record):
     for grid, made in (("table1", record), ("density", density({})), ("memory", _memory())):
-        for table in build_tables(load_grid(grid), made):
+        for table in build_tables(paper_grid(grid), made):
             for line in table.lines:
                 for entry in line.entries:
                     assert not re.search(r"\d", entry.text) or re.search(r"\((\d+( of \d+)?|n \?)\)$", entry.text), (
@@ -190,12 +193,12 @@ def test_no_number_without_its_runs(record):
 
 
 def _memory():
-    values = {(cell.row, cell.column): 500.0 for cell in load_grid("memory").cells}
+    values = {(cell.row, cell.column): 500.0 for cell in paper_grid("memory").cells}
     return fill("memory", "peak_memory_mb", values, seeds=(0,))
 
 
 def test_one_seed_has_no_deviation():
-    means, differences = build_tables(load_grid("memory"), _memory())
+    means, differences = build_tables(paper_grid("memory"), _memory())
     assert re.fullmatch(r"\d+ \(1\)", _entry(means, "8-D", "none").text)
     assert re.fullmatch(r"[+-]\d+ \(1\)", _entry(differences, "8-D", "4th").text)
     assert any(entry.text == "> 20.47 GiB (n ?)" for line in means.lines for entry in line.entries)
@@ -223,8 +226,8 @@ def test_latex_is_accepted(tmp_path, record):
     outcome = make_outcome(HOSTILE, HOSTILE, 0, error=HOSTILE)
     pages = [
         latex_page(hostile_grid(), make_record("own", [outcome], seeds=(0,))),
-        latex_page(load_grid("table1"), record),
-        latex_page(load_grid("density"), density({})),
+        latex_page(paper_grid("table1"), record),
+        latex_page(paper_grid("density"), density({})),
     ]
     body = "\n".join(pages)
     (tmp_path / "t.tex").write_text(
@@ -253,18 +256,18 @@ def test_latex_line_that_opens_with_a_bracket():
 
 
 def test_markdown_line():
-    table = Table("t", ("A note.",), "", ("a", "b"), (Line("p", (Entry("1"), Entry("")), is_paper=True),))
+    table = Table("t", ("A note.",), "", ("a", "b"), (Line("p", (Entry("1"), Entry("")), is_published=True),))
     assert markdown(table).splitlines()[2:5] == ["|  | a | b |", "| --- | --- | --- |", "| *p* | *1* |  |"]
     assert escape_markdown("a_b\n c") == r"a\_b c"
 
 
-def test_scale_names_what_differs():
+def test_setup_names_what_differs():
     outcomes = [
         make_outcome("a", "b", seed, result={"steps": steps}, settings={"dataset": name, "held_out_classes": "8,9"})
         for seed, (steps, name) in enumerate([(3, "mnist"), (20, "mnist"), (3, "digits")])
     ]
-    text = scale_text(make_record("own", outcomes))
+    text = setup_text(make_record("own", outcomes))
     assert text.startswith("digits or mnist; classes 8,9 held out of training; 40 labels;")
     assert "3 or 20 steps" in text
     many = [make_outcome("a", "b", seed, result={"steps": 10 * seed}) for seed in range(1, 6)]
-    assert "10 to 50 steps" in scale_text(make_record("own", many))
+    assert "10 to 50 steps" in setup_text(make_record("own", many))

@@ -1,4 +1,4 @@
-"""One run: trained, taken as it is, resumed, evaluated, failed; and what goes to a worker's process and back."""
+"""One run: trained, taken as it is, resumed, evaluated, failed; and what goes to the worker process and back."""
 
 import os
 from dataclasses import replace
@@ -10,8 +10,8 @@ from filelock import FileLock
 from momatch.storage.durable import json_bytes, parse_json
 from momatch.storage.run_config import encode_config
 from momatch.sweep import worker
-from momatch.sweep.jobs import Place
-from momatch.sweep.worker import carry_out, decode_job, encode_job, main
+from momatch.sweep.jobs import Trial
+from momatch.sweep.worker import decode_job, encode_job, main, run_job
 from tests.sweep.sweeping import jobs_of, tiny
 
 
@@ -27,20 +27,20 @@ def job(tmp_path):
 
 
 def test_trained_and_then_taken_as_it_is(job, monkeypatch):
-    found = carry_out(job, 1)
-    assert found.error is None
-    assert found.evaluation is None
-    assert found.result["steps"] == 2
-    assert found.result["threads"] == 1
-    assert "per_class_accuracy" not in found.result
+    result = run_job(job, 1)
+    assert result.error is None
+    assert result.evaluation is None
+    assert result.result["steps"] == 2
+    assert result.result["threads"] == 1
+    assert "per_class_accuracy" not in result.result
     monkeypatch.setattr("momatch.training.fit.fit", lambda config: pytest.fail("trained twice"))
-    assert carry_out(job, 1) == found
+    assert run_job(job, 1) == result
 
 
 def test_unfinished_run_is_resumed(job):
-    whole = carry_out(job, 1)
+    whole = run_job(job, 1)
     (job.directory / "result.json").unlink()
-    assert carry_out(job, 1).result["test_accuracy"] == whole.result["test_accuracy"]
+    assert run_job(job, 1).result["test_accuracy"] == whole.result["test_accuracy"]
     assert "resumed at step 2" in (job.directory / "run.log").read_text()
 
 
@@ -48,12 +48,12 @@ def test_evaluated_against_outliers_and_held_out_classes(job, tmp_path):
     noise = tmp_path / "noise.npz"
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
     np.savez(noise, images=images, labels=np.arange(20) % 2)
-    place = replace(job.places[0], outliers=(str(noise),))
-    job = replace(job, config=replace(job.config, held_out_classes="8,9"), places=(place,))
-    found = carry_out(job, 1)
-    assert found.error is None
-    assert set(found.evaluation) == {"held-out classes", str(noise)}
-    assert 0.0 <= found.evaluation[str(noise)]["refitted"]["nearest"]["auroc"] <= 1.0
+    place = replace(job.trials[0], outliers=(str(noise),))
+    job = replace(job, config=replace(job.config, held_out_classes="8,9"), trials=(place,))
+    result = run_job(job, 1)
+    assert result.error is None
+    assert set(result.evaluation) == {"held-out classes", str(noise)}
+    assert 0.0 <= result.evaluation[str(noise)]["refitted"]["nearest"]["auroc"] <= 1.0
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
@@ -63,46 +63,46 @@ def test_run_that_another_process_writes_is_busy(job, monkeypatch, is_begun):
     if is_begun:
         (job.directory / "config.json").write_bytes(encode_config(job.config))
     with FileLock(job.directory / "run.lock"):
-        found = carry_out(job, 1)
-    assert found.is_busy
-    assert "another process is at work" in found.error
+        result = run_job(job, 1)
+    assert result.is_busy
+    assert "another process is" in result.error
 
 
-def test_failure_is_an_outcome(job, capsys):
+def test_failure_is_an_output(job, capsys):
     job.directory.mkdir(parents=True)
     (job.directory / "mine.txt").touch()
-    found = carry_out(job, 1)
-    assert found.result is None
-    assert "got a directory with 'mine.txt' that is no run" in found.error
-    assert not found.is_busy
-    assert "\n" not in found.error
+    result = run_job(job, 1)
+    assert result.result is None
+    assert "got a directory with 'mine.txt' that is no run" in result.error
+    assert not result.is_busy
+    assert "\n" not in result.error
     assert capsys.readouterr().err == ""
 
 
-def test_bug_is_an_outcome_with_a_traceback_in_the_log(job, monkeypatch, capsys):
+def test_bug_is_an_output_with_a_traceback_in_the_log(job, monkeypatch, capsys):
     def broken(config):
         raise RuntimeError("not\nexpected")
 
     monkeypatch.setattr("momatch.training.fit.fit", broken)
-    assert carry_out(job, 1).error == "RuntimeError: not expected"
+    assert run_job(job, 1).error == "RuntimeError: not expected"
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_job_survives_the_way_to_the_worker(job):
-    places = (Place("g", "a ± b", 'quote "', 2**40, ("x", "y")), job.places[0])
-    job = replace(job, places=places, config=replace(job.config, seed=2**40))
+    trials = (Trial("g", "a ± b", 'quote "', 2**40, ("x", "y")), job.trials[0])
+    job = replace(job, trials=trials, config=replace(job.config, seed=2**40))
     assert decode_job(parse_json(json_bytes(encode_job(job)))) == job
 
 
-def test_main_writes_the_outcome(job, tmp_path, monkeypatch):
+def test_main_writes_the_output(job, tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "stop_without", lambda parent: None)
-    task, outcome = tmp_path / "task", tmp_path / "outcome"
+    task, output = tmp_path / "task", tmp_path / "output"
     task.write_bytes(json_bytes({"job": encode_job(job), "threads": 1, "parent": os.getppid()}))
-    assert main([str(task), str(outcome)]) == 0
-    assert parse_json(outcome.read_bytes())["result"]["steps"] == 2
+    assert main([str(task), str(output)]) == 0
+    assert parse_json(output.read_bytes())["result"]["steps"] == 2
 
 
-def test_stopped_run_has_no_outcome(job, tmp_path, monkeypatch):
+def test_stopped_run_has_no_output(job, tmp_path, monkeypatch):
     from momatch.console.signals import Interrupted
 
     def stopped(config):
@@ -110,7 +110,7 @@ def test_stopped_run_has_no_outcome(job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(worker, "stop_without", lambda parent: None)
     monkeypatch.setattr("momatch.training.fit.fit", stopped)
-    task, outcome = tmp_path / "task", tmp_path / "outcome"
+    task, output = tmp_path / "task", tmp_path / "output"
     task.write_bytes(json_bytes({"job": encode_job(job), "threads": 1, "parent": os.getppid()}))
-    assert main([str(task), str(outcome)]) == 143
-    assert not outcome.exists()
+    assert main([str(task), str(output)]) == 143
+    assert not output.exists()

@@ -1,4 +1,4 @@
-"""``momatch sweep``: carry out grids of settings x seeds in parallel, and make their tables."""
+"""``momatch sweep``: train grids of settings x seeds in parallel, and write their tables."""
 
 import os
 import shlex
@@ -16,50 +16,47 @@ import tyro
 from momatch.config import TrainConfig
 from momatch.config.layers import FlagError, preset_layer
 from momatch.console.signals import Interrupted
-from momatch.sweep.grid import SHIPPED, Grid, load_grid
-from momatch.sweep.jobs import Job, Wishes, plan_jobs
+from momatch.sweep.grid import load_grid, paper_grids
+from momatch.sweep.jobs import Job, SweepOptions, plan_jobs, read_progress, run_state
 
 if TYPE_CHECKING:
     from momatch.sweep.launch import Launcher
-    from momatch.sweep.ledger import Ledger
-    from momatch.sweep.sweep import Swept
+    from momatch.sweep.sweep import RecordKeeper, SweepResult
 
 _TEXT = tyro.conf.arg(metavar="TEXT", help_behavior_hint="")
 _NUMBER = tyro.conf.arg(metavar="INT", help_behavior_hint="")
-_DESCRIPTION = f"""\
-Carry out grids of settings x seeds in parallel, and make their tables.
+_DESCRIPTION = """\
+Train grids of settings x seeds in parallel, and write their tables.
 
-GRID: {", ".join(SHIPPED)}; or the path of a .toml file of your own (docs/experiments.md). Several grids share the runs
-that they have in common. A sweep that was stopped or killed goes on when it is started again; what is done is not done twice.
+GRID is the path of a .toml file (docs/experiments.md){names}. Several grids share the runs that they have in common. A sweep
+that was stopped or killed resumes when the same command is run again.
 """
+_RESULTS = "python -m reproduction.results PAGE --records DIR"
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the command line said.
+    """The command line.
 
     Attributes:
-        grids: names or .toml files; none to write the page of --results from the records alone.
-        preset: the settings beneath the grids' own: see momatch train --help.
+        grids: .toml files, or names of the paper's grids.
+        preset: the settings below the grids' own: see momatch train --help.
         seeds: instead of those of the grids.
-        set: a setting of all runs, on top of everything, such as steps=20; may be repeated.
+        set: a setting for all runs, on top of all others, such as steps=20; may be repeated.
         runs: folder of the run directories.
         out: folder of records and tables.
         workers: runs at a time (default: as many as the cores allow).
         threads: of each run.
-        data_dir: where known datasets lie and are downloaded to ($MOMATCH_DATA).
-        launcher: local: processes of this machine. slurm: a cluster's queue, by submitit. submitit-local: the same with
+        data_dir: folder of the known datasets, downloaded there as needed ($MOMATCH_DATA).
+        launcher: local: processes of this machine. slurm: a cluster's queue, through submitit. submitit-local: the same with
             processes of this machine, to try it out.
         slurm_partition: of the cluster.
-        slurm_time: minutes that the cluster gives each job; one that needs more is queued again and goes on.
-        slurm_gpus: GPUs of each job.
-        results: afterwards write a page of results to this file, from all records in the folder of --out.
-        trust_code: import the module of a backbone of your own (package.module:factory) that a grid names; one given with
-            --set backbone=... needs no permission.
-        dry_run: say what would be run and what is done; change nothing.
+        slurm_time: minutes for each job; one that needs more is queued again and resumed.
+        slurm_gpus: GPUs for each job.
+        dry_run: print what would be run and what is done; change nothing.
     """
 
-    grids: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="GRID...")]]
+    grids: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="GRID...", help_behavior_hint="")]]
     preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "digits"
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT...", help_behavior_hint="")] = ()
     set: Annotated[
@@ -74,27 +71,22 @@ class Arguments:
     slurm_partition: Annotated[str | None, _TEXT] = None
     slurm_time: Annotated[int, tyro.conf.arg(metavar="INT")] = 24 * 60
     slurm_gpus: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
-    results: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
 
 
 def main(argv: Sequence[str]) -> int:
     """Run ``momatch sweep``; returns the exit code: 1 if a run failed."""
-    arguments = tyro.cli(Arguments, prog="momatch sweep", description=_DESCRIPTION, args=list(argv))
+    if any(word.partition("=")[0] == "--results" for word in argv):
+        raise FlagError(
+            f"--results: got a flag that is gone; in a checkout of the repository, write the results page with: {_RESULTS}"
+        )
+    named = ", ".join(paper_grids())
+    description = _DESCRIPTION.format(names=f", or one of the paper's grids: {named}" if named else "")
+    arguments = tyro.cli(Arguments, prog="momatch sweep", description=description, args=list(argv))
     _check(arguments)
-    if arguments.results is not None:
-        from momatch.sweep.results import check_page, find_records, write_results
-
-        check_page(arguments.results)
-        if not arguments.grids:
-            print(write_results(arguments.out, arguments.results))
-            return 0
-        # Now, not after hours of work.
-        find_records(arguments.out)
-    grids = [_checked(load_grid(grid)) for grid in arguments.grids]
+    grids = [load_grid(grid) for grid in arguments.grids]
     overrides = read_overrides(arguments.set)
-    wishes = Wishes(
+    options = SweepOptions(
         preset=preset_layer(arguments.preset),
         overrides=overrides,
         seeds=arguments.seeds or None,
@@ -102,69 +94,63 @@ def main(argv: Sequence[str]) -> int:
         data_dir=arguments.data_dir,
         trust_code=arguments.trust_code or "backbone" in overrides,
     )
-    jobs, remarks = plan_jobs(grids, wishes)
-    for remark in remarks:
-        print(f"momatch sweep: note: {remark}", file=sys.stderr)
+    jobs, notes = plan_jobs(grids, options)
+    for note in notes:
+        print(f"momatch sweep: note: {note}", file=sys.stderr)
     from momatch.storage.machine import machine_facts
-    from momatch.sweep.ledger import Ledger
+    from momatch.sweep.sweep import RecordKeeper, run_sweep
 
     command, workers = ["momatch", "sweep", *argv], _workers(arguments)
-    made = machine_facts(command, workers=workers or len(jobs), threads=arguments.threads)
+    environment = machine_facts(command, workers=workers or len(jobs), threads=arguments.threads)
     folder = arguments.out / arguments.preset
-    ledgers = {
-        grid.name: Ledger(grid, jobs, folder, preset=arguments.preset, overrides=overrides, made=made) for grid in grids
-    }
+    about: dict[str, Any] = {"preset": arguments.preset, "overrides": overrides, "environment": environment}
+    keepers = {grid.name: RecordKeeper(grid, jobs, folder, **about) for grid in grids}
     if arguments.dry_run:
-        for line in forecast(jobs, ledgers):
+        for line in forecast(jobs, keepers):
             print(line)
         return 0
-    from momatch.sweep.sweep import run_sweep
-
-    swept = run_sweep(jobs, ledgers, _launcher(arguments, folder), workers=workers, folder=folder)
-    if swept.signal is not None:
+    result = run_sweep(jobs, keepers, _launcher(arguments, folder), workers=workers, folder=folder)
+    if result.signal is not None:
         raise Interrupted(
-            f"stopped; {swept.done} of {len(jobs)} runs are done, what was under way is saved; "
-            f"go on with: {shlex.join(command)}",
-            swept.signal,
+            f"stopped; {result.done} of {len(jobs)} runs are done, the others are saved; "
+            f"resume with: {shlex.join(command)}",
+            result.signal,
         )
-    return _conclude(arguments, swept)
+    return _report(result)
 
 
-def _conclude(arguments: Arguments, swept: "Swept") -> int:
-    """Say what came of a sweep that went to its end; returns the exit code."""
-    for path in swept.tables:
+def _report(result: "SweepResult") -> int:
+    """Print the tables' paths and the failed runs; returns the exit code."""
+    for path in result.tables:
         print(path)
-    if swept.failed:
-        runs = {outcome.run for outcome in swept.failed.values()}
-        lines = [f"  {place} ({outcome.run}): {outcome.error}" for place, outcome in swept.failed.items()]
-        words = f"momatch sweep: error: {len(runs)} of {swept.jobs} runs failed; the same command tries them again"
+    if result.failed:
+        runs = {outcome.run for outcome in result.failed.values()}
+        lines = [f"  {trial} ({outcome.run}): {outcome.error}" for trial, outcome in result.failed.items()]
+        words = (
+            f"momatch sweep: error: {len(runs)} of {result.jobs} runs failed; run the same command to try them again"
+        )
         print(words, *lines, sep="\n", file=sys.stderr)
-    if arguments.results is not None:
-        from momatch.sweep.results import write_results
-
-        print(write_results(arguments.out, arguments.results))
-    return 1 if swept.failed else 0
+    return 1 if result.failed else 0
 
 
-def forecast(jobs: Sequence[Job], ledgers: Mapping[str, "Ledger"]) -> Iterator[str]:
-    """The lines that say what a sweep would do, and what is done."""
-    from momatch.sweep.run_state import look, progress
-    from momatch.sweep.sweep import known_outcomes
+def forecast(jobs: Sequence[Job], keepers: Mapping[str, "RecordKeeper"]) -> Iterator[str]:
+    """What a sweep would run, and what is done, line by line."""
+    from momatch.sweep.sweep import recorded_outcomes
 
     counts: Counter[str] = Counter()
     for job in jobs:
         detail = ""
         try:
-            state: str = look(job)
-            if known_outcomes(job, ledgers) is not None:
+            state: str = run_state(job)
+            if recorded_outcomes(job, keepers) is not None:
                 state = "done"
             elif state == "unfinished":
-                detail = f" (step {progress(job.directory)[0]:,} of {job.config.steps:,})"
+                detail = f" (step {read_progress(job.directory)[0]:,} of {job.config.steps:,})"
         except (ValueError, OSError) as error:
             state, detail = "refused", f": {error}"
         counts[state] += 1
         yield f"{state:10}  {job.name}{detail}"
-        yield from (f"{'':14}{place}" for place in job.places)
+        yield from (f"{'':14}{trial}" for trial in job.trials)
     yield f"{len(jobs)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
@@ -197,11 +183,10 @@ def _value(key: str, text: str) -> Any:
 
 
 def _check(arguments: Arguments) -> None:
-    """Refuse what can be seen to be wrong before the work."""
-    if not arguments.grids and (arguments.results is None or arguments.dry_run):
-        raise FlagError(
-            f"GRID: got none, expected {', '.join(SHIPPED)}, or the path of a .toml file; only --results alone needs none"
-        )
+    """Refuse wrong arguments before anything is run."""
+    if not arguments.grids:
+        named = "".join(f"{name}, " for name in paper_grids())
+        raise FlagError(f"GRID: got none, expected {named}{'or ' if named else ''}the path of a .toml file")
     for name in ("workers", "threads", "slurm_time"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
@@ -214,29 +199,10 @@ def _check(arguments: Arguments) -> None:
         folder = getattr(arguments, name)
         if folder.exists() and not folder.is_dir():
             raise FlagError(f"--{name}: got {folder}, which is a file, expected a directory")
-    page = arguments.results
-    if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
-        raise FlagError(f"--results: got {page}, expected a file, not a directory, in a directory that exists")
-
-
-def _checked(grid: Grid) -> Grid:
-    """The grid, if its figures are known: not after hours of work.
-
-    Raises:
-        ValueError: naming the grid, if there is no such figure.
-    """
-    from momatch.sweep.figures import figures_named
-
-    try:
-        for name in grid.figures:
-            figures_named(name)
-    except ValueError as error:
-        raise ValueError(f"grid {grid.name!r}: {error}") from None
-    return grid
 
 
 def _workers(arguments: Arguments) -> int | None:
-    """Runs at a time; None where a cluster's queue decides."""
+    """Runs at a time; None if a cluster's queue decides."""
     if arguments.workers is not None or arguments.launcher == "slurm":
         return arguments.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -23,17 +23,17 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> dict[str, Any]:
-    """The facts for `Record.made`.
+def machine_facts(arguments: Sequence[str], *, packages: Sequence[str] = (), **further: Any) -> dict[str, Any]:
+    """How and where results were made.
 
     Args:
-        arguments: of the command, from "momatch" on; of absolute paths only the last part is kept.
-        workers: runs at a time.
-        threads: of each run.
+        arguments: of the command, from its name on; of absolute paths only the last part is kept.
+        packages: whose versions are stated besides `versions`.
+        further: facts to add.
 
     Returns:
-        command, date (UTC), commit (None if momatch does not lie in its repository), cpu, cores, system, python, torch,
-        numpy, momatch, workers and threads.
+        command, date (UTC), commit (None if momatch is not run from its repository), cpu, cores, system, versions (None if
+        not installed), and `further`.
     """
     return {
         "command": shlex.join(_without_place(argument) for argument in arguments),
@@ -43,8 +43,8 @@ def machine_facts(arguments: Sequence[str], *, workers: int, threads: int) -> di
         "cores": _cores(),
         "system": f"{platform.system()} {platform.machine()}".strip(),
         **versions(),
-        "workers": workers,
-        "threads": threads,
+        **{name: _version(name) for name in packages},
+        **further,
     }
 
 

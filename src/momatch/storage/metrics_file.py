@@ -8,6 +8,9 @@ from typing import Any
 
 from momatch.storage.durable import finite, json_bytes, parse_json, replace_files, write_all
 
+#: Bytes at the end of the file that surely hold a whole line; a line with 1,000 thresholds has some 20,000.
+_TAIL = 2**16
+
 
 class MetricsFile:
     """Lines of metrics, each with a ``step``. A line counts once its newline is there.
@@ -66,6 +69,17 @@ class MetricsFile:
         kept = [line for line in self._whole(lines[: max(stay, default=-1) + 1]) if line["step"] <= last_step]
         self.close()
         replace_files({self.path: b"".join(json_bytes(line, indent=None) for line in kept)})
+
+    def last(self) -> dict[str, Any] | None:
+        """The last whole line, read from the end of the file; None if there is none or it is damaged."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - _TAIL))
+                *whole, _ = file.read().split(b"\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _parse(whole[-1]) if whole else None
 
     def close(self) -> None:
         """Close the file; `append` opens it again."""

@@ -1,1 +1,1 @@
-"""Experiments: grids of settings x seeds, carried out in parallel, recorded and put into tables beside the paper's."""
+"""Grids of settings x seeds: trained in parallel, recorded, and put into tables."""

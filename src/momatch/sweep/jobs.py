@@ -1,14 +1,14 @@
-"""From grids to the runs they need: a run is known by its settings, so that grids share the runs they have in common.
+"""From grids to the runs they need, and how far each run is.
 
-Nothing here imports torch: the sweep's own process stays small, because the system counts a child's peak memory from what
-its parent held when it was started.
+A run is identified by its settings, so grids share the runs they have in common. Nothing here imports torch: Linux counts
+the peak memory of a child from what its parent held when the child was started, so the sweep's own process stays small.
 """
 
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.config.layers import FlagError, Layer, combine
@@ -16,19 +16,24 @@ from momatch.data.catalog import KNOWN
 from momatch.data.feature_facts import read_facts
 from momatch.data.locate import is_at_hand
 from momatch.data.places import data_root
+from momatch.storage.durable import read_object
+from momatch.storage.metrics_file import MetricsFile
+from momatch.storage.run_config import CONFIG, read_config
 from momatch.sweep.grid import RESERVED, Grid
+
+RunState = Literal["new", "unfinished", "finished"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run's figures go.
+class Trial:
+    """One cell of a grid with one seed: where a run's metrics go.
 
     Attributes:
         grid: name of the grid.
         row: of the cell.
         column: of the cell.
         seed: of the run.
-        outliers: datasets that the grid wants the run told apart from.
+        outliers: datasets that the grid wants the run to detect as outliers.
     """
 
     grid: str
@@ -46,14 +51,12 @@ class Job:
     """A run that the grids need.
 
     Attributes:
-        config: resolved; its `run_dir` is the run's place.
-        places: where its figures go, at least one.
-        trust_code: import a backbone of the form package.module:factory.
+        config: resolved; `run_dir` is the run's directory.
+        trials: that the run serves, at least one.
     """
 
     config: TrainConfig
-    places: tuple[Place, ...]
-    trust_code: bool = False
+    trials: tuple[Trial, ...]
 
     @property
     def directory(self) -> Path:
@@ -67,16 +70,21 @@ class Job:
 
     @property
     def outliers(self) -> tuple[str, ...]:
-        """Datasets that the run is told apart from, for all of its grids."""
-        return tuple(dict.fromkeys(name for place in self.places for name in place.outliers))
+        """Outlier datasets of all trials."""
+        return tuple(dict.fromkeys(name for trial in self.trials for name in trial.outliers))
 
-    def evaluated(self, place: Place) -> bool:
-        """Whether the run is told apart from anything there: another dataset, or classes that were held out."""
-        return bool(place.outliers or self.config.held_out_classes)
+    def is_evaluated(self, trial: Trial) -> bool:
+        """Whether the trial needs outlier detection: against another dataset, or against held-out classes."""
+        return bool(trial.outliers or self.config.held_out_classes)
+
+    @property
+    def needs_evaluation(self) -> bool:
+        """Whether any of the trials does."""
+        return any(self.is_evaluated(trial) for trial in self.trials)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a record says about the run: the settings that differ from `TrainConfig`'s defaults, `RUNTIME_KEYS` left out."""
+        """The settings that a record states: those that differ from the defaults, without `RUNTIME_KEYS`."""
         return {
             field.name: getattr(self.config, field.name)
             for field in fields(self.config)
@@ -85,16 +93,15 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What a sweep is asked for, apart from its grids.
+class SweepOptions:
+    """The options of a sweep besides its grids.
 
     Attributes:
-        preset: the settings beneath the grids'.
-        overrides: settings on top of everything.
+        preset: the settings below the grids'.
+        overrides: settings on top of all others.
         seeds: instead of the grids' own; None for those.
         runs: folder of the run directories.
-        data_dir: where known datasets lie; None for the default place.
-        trust_code: import backbones of the form package.module:factory.
+        data_dir: folder of the known datasets; None for the default.
     """
 
     preset: Layer
@@ -105,79 +112,94 @@ class Wishes:
     trust_code: bool = False
 
 
-def plan_jobs(grids: Sequence[Grid], wishes: Wishes) -> tuple[list[Job], list[str]]:
+def plan_jobs(grids: Sequence[Grid], options: SweepOptions) -> tuple[list[Job], list[str]]:
     """Every run that the grids need, checked; the first seed of all cells before the second.
 
     Returns:
-        The jobs, and remarks on what is left out.
+        The jobs, and notes on what is left out or shared.
 
     Raises:
-        ValueError: if two grids have one name, a setting is unknown or cannot be used (naming grid and cell), an override
-            is of what a grid sets itself, or two different runs would have one name.
+        ValueError: if two grids have one name, a setting is unknown or invalid (naming grid and cell), an override is of
+            a setting that a grid sets itself, or two different runs would have one name.
     """
     names = [grid.name for grid in grids]
-    for name in names:
-        if names.count(name) > 1:
-            raise FlagError(f"GRID: got the grid {name!r} twice, expected different names")
-    found: dict[str, Job] = {}
-    remarks: dict[str, None] = {}
     for grid in grids:
-        _check_overrides(grid, wishes.overrides)
-    wanted = [(rank, grid, seed) for grid in grids for rank, seed in enumerate(wishes.seeds or grid.seeds)]
+        if names.count(grid.name) > 1:
+            raise FlagError(f"GRID: got the grid {grid.name!r} twice, expected different names")
+        _check_overrides(grid, options.overrides)
+    jobs: dict[str, Job] = {}
+    notes: dict[str, None] = {}
+    wanted = [(rank, grid, seed) for grid in grids for rank, seed in enumerate(options.seeds or grid.seeds)]
     for _, grid, seed in sorted(wanted, key=lambda entry: entry[0]):
         for cell in grid.cells:
             layer = Layer(cell.settings, f"grid {grid.name!r}, {cell.row!r}, {cell.column!r}")
-            config = _run_config(wishes, layer, seed)
-            outliers, remark = choose_outliers(grid, config.dataset, wishes.data_dir)
-            remarks.update(dict.fromkeys(remark))
-            place = Place(grid.name, cell.row, cell.column, seed, outliers)
-            job = Job(config, (place,), wishes.trust_code)
-            same = found.get(job.name)
-            if same is not None and same.config != config:
-                raise ValueError(
-                    f"{place}: its run would have the name {job.name!r}, which {same.places[0]} has with other settings "
-                    f"({_difference(same.config, config)}); give them to two sweeps with different --runs"
-                )
-            twin = next((other for other in same.places if other.grid == grid.name), None) if same is not None else None
-            if twin is not None:
-                remarks[
-                    f"grid {grid.name!r}: {cell.row}, {cell.column} and {twin.row}, {twin.column} have the same settings: one "
-                    "run stands in both"
-                ] = None
-            found[job.name] = job if same is None else replace(same, places=(*same.places, place))
-    return list(found.values()), list(remarks)
+            config = _run_config(options, layer, seed)
+            outliers, skipped = choose_outliers(grid, config.dataset, options.data_dir)
+            trial = Trial(grid.name, cell.row, cell.column, seed, outliers)
+            job = Job(config, (trial,))
+            same = jobs.get(job.name)
+            if same is not None:
+                skipped += _twin_note(same, config, trial)
+                job = replace(same, trials=(*same.trials, trial))
+            notes.update(dict.fromkeys(skipped))
+            jobs[job.name] = job
+    return list(jobs.values()), list(notes)
+
+
+def _twin_note(same: Job, config: TrainConfig, trial: Trial) -> list[str]:
+    """A note if another cell of the same grid is the same run.
+
+    Raises:
+        ValueError: if it only has the same name.
+    """
+    if same.config != config:
+        changed = [
+            field.name for field in fields(config) if getattr(same.config, field.name) != getattr(config, field.name)
+        ]
+        words = "; ".join(f"{key}: {getattr(same.config, key)!r}, here {getattr(config, key)!r}" for key in changed)
+        raise ValueError(
+            f"{trial}: its run would be named {same.name!r}, but so is that of {same.trials[0]}, of other settings ({words}); "
+            "put them into two sweeps with different --runs"
+        )
+    twin = next((other for other in same.trials if other.grid == trial.grid), None)
+    if twin is None:
+        return []
+    return [
+        f"grid {trial.grid!r}: {trial.row}, {trial.column} and {twin.row}, {twin.column} have the same settings: they share "
+        "one run"
+    ]
 
 
 def choose_outliers(grid: Grid, dataset: str, data_dir: str | None) -> tuple[tuple[str, ...], list[str]]:
-    """The datasets that a grid's runs are told apart from, as far as they are at hand; nothing is downloaded for it.
+    """The outlier datasets of a grid that are on disk; nothing is downloaded.
 
     Args:
         grid: whose outliers are meant.
-        dataset: that the run is trained on; it is never its own outlier.
-        data_dir: where known datasets lie; None for the default place.
+        dataset: that the run is trained on; never its own outlier.
+        data_dir: folder of the known datasets; None for the default.
 
     Returns:
-        The datasets, and a remark on each that is left out.
+        The datasets, and a note on each that is skipped.
 
     Raises:
         ValueError: if a name is neither a known dataset nor a path.
     """
     chosen: list[str] = []
-    remarks = []
+    notes = []
     for entry in grid.outliers:
         names = (entry,) if isinstance(entry, str) else entry
         others = [name for name in names if name != dataset]
-        present = [name for name in others if _is_at_hand(grid, name, data_dir)]
+        present = [name for name in others if _is_on_disk(grid, name, data_dir)]
         chosen += present[:1]
         if others and not present:
-            remarks.append(
-                f"grid {grid.name!r}: outliers of {' or '.join(others)} are left out: not in {data_root(data_dir)}; "
-                f"momatch data {others[0]} brings it there, and the same sweep then adds them"
+            notes.append(
+                f"grid {grid.name!r}: no outliers from {' or '.join(others)}: not in {data_root(data_dir)}; download it with "
+                f"momatch data {others[0]}, then run the same sweep again to add them"
             )
-    return tuple(dict.fromkeys(chosen)), remarks
+    return tuple(dict.fromkeys(chosen)), notes
 
 
-def _is_at_hand(grid: Grid, name: str, data_dir: str | None) -> bool:
+def _is_on_disk(grid: Grid, name: str, data_dir: str | None) -> bool:
     if name in KNOWN:
         return is_at_hand(name, data_root(data_dir))
     if not Path(name).expanduser().exists():
@@ -187,30 +209,67 @@ def _is_at_hand(grid: Grid, name: str, data_dir: str | None) -> bool:
     return True
 
 
-def _run_config(wishes: Wishes, cell: Layer, seed: int) -> TrainConfig:
-    layers = [wishes.preset, cell, Layer(wishes.overrides, "--set"), Layer({"seed": seed}, "seeds")]
+def _run_config(options: SweepOptions, cell: Layer, seed: int) -> TrainConfig:
+    layers = [options.preset, cell, Layer(options.overrides, "--set"), Layer({"seed": seed}, "seeds")]
     config = combine(layers)
     facts = read_facts(config.dataset)
     if facts is not None:
-        # As training will write it down: a run is known again by its settings.
+        # As training will write it down: a run is recognised by its settings.
         config = combine(layers, Layer(facts.settings, str(facts.path)))
-    run_dir = wishes.runs / PurePath(str(config.run_dir)).name
-    data_dir = wishes.data_dir if wishes.data_dir is not None else config.data_dir
+    run_dir = options.runs / PurePath(str(config.run_dir)).name
+    data_dir = options.data_dir if options.data_dir is not None else config.data_dir
     return replace(config, run_dir=str(run_dir), data_dir=data_dir, progress=False)
 
 
 def _check_overrides(grid: Grid, overrides: Mapping[str, Any]) -> None:
-    """Refuse what would make a table a lie: its cells would no longer be what their names say."""
+    """Refuse an override that would make the names of rows and columns wrong."""
     for key, value in overrides.items():
         if key in RESERVED:
-            raise FlagError(f"--set: got {key!r}, which is not a setting of all runs; {RESERVED[key]}")
+            raise FlagError(f"--set: got {key!r}, which a sweep sets for each run; {RESERVED[key]}")
         if any(key in cell.settings for cell in grid.cells):
             raise FlagError(
-                f"--set: got {key} = {value!r}, but the grid {grid.name!r} sets it: its rows and columns would not be what "
-                "they are called; leave it out, or write a grid of your own (docs/experiments.md)"
+                f"--set: got {key} = {value!r}, but the grid {grid.name!r} sets it, so the names of its rows and columns would "
+                "be wrong; leave it out, or write a grid of your own (docs/experiments.md)"
             )
 
 
-def _difference(one: TrainConfig, other: TrainConfig) -> str:
-    names = [name for field in fields(one) if getattr(one, name := field.name) != getattr(other, name)]
-    return "; ".join(f"{name}: {getattr(one, name)!r}, here {getattr(other, name)!r}" for name in names)
+def run_state(job: Job) -> RunState:
+    """How far the job's run is.
+
+    Raises:
+        ValueError: if its directory holds another run, or a damaged one.
+        OSError: if it cannot be read.
+    """
+    if not (job.directory / CONFIG).exists():
+        return "new"
+    stored = read_config(job.directory).resolved()
+    key = job.config.first_difference(stored)
+    if key is not None:
+        there, here = (getattr(config, key) for config in (stored, job.config))
+        raise ValueError(
+            f"{job.directory}: holds a run with other settings ({key}: {there!r} there, {here!r} here); "
+            "move it away, or give another --runs"
+        )
+    return "finished" if (job.directory / "result.json").exists() else "unfinished"
+
+
+def read_result(directory: Path) -> dict[str, Any]:
+    """The metrics of a finished run, without per-class lists.
+
+    Raises:
+        ValueError: if result.json is damaged or missing.
+    """
+    result = read_object(directory / "result.json")
+    if result is None:
+        raise ValueError(f"{directory}: got no result.json, expected a finished run")
+    return {key: value for key, value in result.items() if not isinstance(value, list)}
+
+
+def read_progress(directory: Path) -> tuple[int, float]:
+    """Steps done and the seconds they took, by the last whole line of metrics.jsonl; (0, 0.0) before there is one."""
+    try:
+        line = MetricsFile(directory / "metrics.jsonl").last() or {}
+        return int(line["step"]), float(line["seconds"])
+    except (OSError, LookupError, TypeError):
+        # No line yet, or no time in it: this is for display only.
+        return 0, 0.0

@@ -1,20 +1,21 @@
-"""The record of a sweep: every figure of every run, enough to make all tables again without the runs."""
+"""The record of a sweep: the metrics of every run, enough to make all tables again without the runs."""
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin
 
 from momatch.storage.durable import finite, json_bytes, read_object, replace_files
 
-#: What a record's file says of itself, so that no other JSON is taken for one.
+#: Written into the file, so that no other JSON is taken for a record.
 FORMAT = "momatch sweep"
 VERSION = 1
-_REMEDY = "move it away and run the sweep again: finished runs are read, not trained anew"
+_REMEDY = "move it away and run the sweep again: finished runs are read, not trained again"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one cell with one seed.
+    """The outcome of one cell with one seed.
 
     Attributes:
         row: of the cell.
@@ -39,15 +40,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known about a sweep.
+    """The results of a sweep so far.
 
     Attributes:
         grid: name of the grid.
-        preset: that its settings are on top of.
-        overrides: settings given on the command line, on top of everything.
-        seeds: that were asked for.
-        outcomes: those that there are so far, in the order of the grid, then of the seeds.
-        made: how it was made: command, date, commit, cpu, cores, system, python, torch, numpy, momatch, workers, threads.
+        preset: name of the settings below the grid's.
+        overrides: settings of the command line, on top of all others.
+        seeds: that were requested.
+        outcomes: those known so far, in the order of the grid, then of the seeds.
+        environment: command, date, commit, cpu, cores, system, python, torch, numpy, momatch, workers, threads. "made" in the
+            file.
     """
 
     grid: str
@@ -55,26 +57,26 @@ class Record:
     overrides: dict[str, Any]
     seeds: tuple[int, ...]
     outcomes: tuple[Outcome, ...]
-    made: dict[str, Any]
+    environment: dict[str, Any]
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a record to a file, which is the old one or the new one at any moment; folders are made as needed.
-
-    Figures that are not finite are written as null.
+    """Replace the record in a file atomically; folders are created as needed. Numbers that are not finite become null.
 
     Raises:
         OSError: if the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_files({path: json_bytes({"format": FORMAT, "version": VERSION, **finite(asdict(record))})})
+    values = asdict(record)
+    values["made"] = values.pop("environment")
+    replace_files({path: json_bytes({"format": FORMAT, "version": VERSION, **finite(values)})})
 
 
 def read_record(path: Path) -> Record:
     """Read what `write_record` wrote.
 
     Raises:
-        ValueError: if there is no file, or it is damaged, of another version or something else than a record.
+        ValueError: if there is no file, or it is damaged, of another version or not a record.
         OSError: if it cannot be read.
     """
     try:
@@ -85,61 +87,60 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"{path}: there is no such file, expected the record of a sweep")
     if content.get("format") != FORMAT:
         raise ValueError(
-            f"{path}: got the format {content.get('format')!r}, expected {FORMAT!r}: it is no record of a sweep"
+            f"{path}: got the format {content.get('format')!r}, expected {FORMAT!r}: not the record of a sweep"
         )
     if content.get("version") != VERSION:
         raise ValueError(
-            f"{path}: got version {content.get('version')!r}, expected {VERSION}; another momatch wrote it, so read it with "
-            "that one or run the sweep again"
+            f"{path}: got version {content.get('version')!r}, expected {VERSION}; another version of momatch wrote it: "
+            "use that one, or run the sweep again"
         )
-    values = {key: value for key, value in content.items() if key not in ("format", "version")}
+    values = {"environment" if key == "made" else key: value for key, value in content.items()}
+    del values["format"], values["version"]
     try:
-        _check_keys(values, Record)
-        seeds = tuple(_typed("seed", seed, int) for seed in _typed("seeds", values["seeds"], list))
-        outcomes = tuple(_outcome(entry) for entry in _typed("outcomes", values["outcomes"], list))
-        return Record(
-            grid=_typed("grid", values["grid"], str),
-            preset=_typed("preset", values["preset"], str),
-            overrides=_typed("overrides", values["overrides"], dict),
-            seeds=seeds,
-            outcomes=outcomes,
-            made=_typed("made", values["made"], dict),
-        )
+        values["seeds"] = tuple(_seed(entry) for entry in _list(values, "seeds"))
+        values["outcomes"] = tuple(_outcome(entry) for entry in _list(values, "outcomes"))
+        return _build(Record, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; the file is damaged; {_REMEDY}") from error
 
 
-#: Key of an outcome -> what it may be in JSON.
-_OUTCOME_TYPES: dict[str, tuple[type, ...]] = {
-    "row": (str,),
-    "column": (str,),
-    "seed": (int,),
-    "run": (str,),
-    "settings": (dict,),
-    "result": (dict, type(None)),
-    "evaluation": (dict, type(None)),
-    "error": (str, type(None)),
-}
-
-
 def _outcome(values: Any) -> Outcome:
-    values = _typed("outcome", values, dict)
-    _check_keys(values, Outcome)
-    outcome = Outcome(**{key: _typed(key, values[key], *types) for key, types in _OUTCOME_TYPES.items()})
+    _check_type("outcome", values, dict)
+    outcome = _build(Outcome, values)
     if (outcome.result is None) == (outcome.error is None):
-        raise ValueError(f"outcome: got {outcome.run!r} with result and error, or neither; expected one of them")
+        raise ValueError(
+            f"outcome: got {outcome.run!r} with both a result and an error, or with neither; expected one of them"
+        )
     return outcome
 
 
-def _check_keys(values: dict[str, Any], kind: type[Record] | type[Outcome]) -> None:
-    expected = {field.name for field in fields(kind)}
-    if values.keys() != expected:
+def _seed(value: Any) -> int:
+    _check_type("seed", value, int)
+    return int(value)
+
+
+def _list(values: dict[str, Any], key: str) -> list[Any]:
+    _check_type(key, values.get(key), list)
+    return list(values[key])
+
+
+_Kind = TypeVar("_Kind", Record, Outcome)
+
+
+def _build(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
+    """`kind` from the values of a JSON object, which must have its keys and types."""
+    expected = {field.name: field.type for field in fields(kind)}
+    if values.keys() != expected.keys():
         raise ValueError(f"{kind.__name__.lower()}: got the keys {sorted(values)}, expected {sorted(expected)}")
+    for key, value in values.items():
+        _check_type(key, value, expected[key])
+    return kind(**values)
 
 
-def _typed(name: str, value: Any, *types: type) -> Any:
+def _check_type(name: str, value: Any, expected: Any) -> None:
+    options = get_args(expected) if get_origin(expected) is UnionType else (expected,)
+    types = [get_origin(option) or option for option in options]
     # Not isinstance: true is an int to Python, but no seed.
     if type(value) not in types:
-        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
-        raise ValueError(f"{name}: got a {type(value).__name__}, expected {expected}")
-    return value
+        names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in types)
+        raise ValueError(f"{name}: got a {type(value).__name__}, expected {names}")

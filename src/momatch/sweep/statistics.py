@@ -1,4 +1,4 @@
-"""Means over seeds and paired differences, each with the number of runs that it rests on.
+"""Means over seeds and paired differences, each with its number of runs.
 
 Runs of one seed share labelled set, initial weights, batches and views as far as their settings allow, so a difference is taken
 seed by seed. The interval of its mean is Student's: mean ± t(0.975, n - 1) s / sqrt(n).
@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: Of every interval.
+#: Confidence level of every interval.
 LEVEL = 0.95
-#: Differences that agree to this share of the values they are taken of have no spread: what is left is rounding.
+#: A standard deviation below this share of the values themselves is rounding error.
 ROUNDING = 1e-9
 
 
@@ -31,13 +31,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and what the seeds say about where the true one lies.
+    """A mean with its confidence interval.
 
     Attributes:
         mean: of the values.
-        low: lower end of the 95 % interval; None where there is none.
+        low: lower end of the 95 % interval; None if there is none.
         high: upper end.
-        n: values that it rests on: pairs, for a difference.
+        n: number of values; of pairs, for a difference.
     """
 
     mean: float
@@ -66,12 +66,12 @@ def summary(values: Sequence[float]) -> Summary | None:
 def estimate(values: Sequence[float], *, size: float = 0.0) -> Estimate | None:
     """The mean of the values with its 95 % interval; None if there is no value.
 
-    There is no interval for one value, nor for values that are all alike: accuracies on few test images can agree by chance,
-    and an interval of no width would claim certainty.
+    There is no interval for one value, nor for values that are all equal: accuracies on few test images can agree by chance,
+    and an interval of zero width would claim certainty.
 
     Args:
         values: by seed.
-        size: largest of the numbers that the values are differences of, which rounding is measured by.
+        size: largest of the numbers that the values are differences of, to which rounding is relative.
     """
     found = summary(values)
     if found is None:
@@ -96,9 +96,9 @@ def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]
 
 
 def paired_ratio(values: Mapping[int, float], baseline: Mapping[int, float]) -> Estimate | None:
-    """The geometric mean of value / baseline over the seeds that both have, its interval taken of the logarithms.
+    """The geometric mean of value / baseline over the seeds that both have, with the interval of the logarithms.
 
-    None if they share none, or a value is not positive and has no logarithm.
+    None if they share none, or a value is not positive.
 
     Args:
         values: seed -> value.
@@ -115,7 +115,7 @@ def paired_ratio(values: Mapping[int, float], baseline: Mapping[int, float]) -> 
 
 
 def t_quantile(n: int) -> float:
-    """Half of the interval's width in standard errors, for n values.
+    """Half the width of the interval in standard errors, for n values.
 
     Raises:
         ValueError: if n is less than 2.

@@ -1,59 +1,191 @@
-"""A sweep: the runs that grids need, carried out in parallel, recorded as they come in, put into tables at the end."""
+"""A sweep: run what the grids need, keep a record of each grid on disk after every run, write the tables at the end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
+from momatch.config import RUNTIME_KEYS
 from momatch.data.catalog import KNOWN
 from momatch.data.locate import is_at_hand, obtain
 from momatch.data.options import LoadOptions
 from momatch.data.places import data_root
-from momatch.sweep.jobs import Job, Place
-from momatch.sweep.launch import Launcher
-from momatch.sweep.ledger import Ledger
-from momatch.sweep.live import Board
-from momatch.sweep.record import Outcome
-from momatch.sweep.run_state import look, read_result
-from momatch.sweep.schedule import carry_out_all
+from momatch.sweep.grid import Grid
+from momatch.sweep.jobs import Job, Trial, read_result, run_state
+from momatch.sweep.launch import Launcher, run_jobs
+from momatch.sweep.metrics import HELD_OUT
+from momatch.sweep.progress import SweepProgress
+from momatch.sweep.record import Outcome, Record, read_record, write_record
 from momatch.sweep.tables import write_tables
-from momatch.sweep.worker import Found, one_line
+from momatch.sweep.worker import JobResult, one_line
 
 
 @dataclass(frozen=True)
-class Swept:
-    """What came of a sweep.
+class SweepResult:
+    """How a sweep ended.
 
     Attributes:
         jobs: how many there were.
         done: how many of them have a result.
-        failed: the outcomes of runs that failed, by place.
+        failed: the outcomes of failed runs, by trial.
         tables: the files that were written.
-        signal: number of the signal that asked for an end before all was done; None for none.
+        signal: number of the signal that stopped the sweep; None if it ran to its end.
     """
 
     jobs: int
     done: int
-    failed: dict[Place, Outcome]
+    failed: dict[Trial, Outcome]
     tables: list[Path]
     signal: int | None
 
 
+class RecordKeeper:
+    """The record of one grid while its sweep is running. What an earlier sweep recorded is kept, other seeds included.
+
+    Args:
+        grid: whose record it is.
+        jobs: of the sweep.
+        folder: of the record, ``FOLDER/GRID.json``.
+        preset: name of the settings below the grid's.
+        overrides: settings on top of all others.
+        environment: of the sweep: command, machine, versions.
+
+    Attributes:
+        grid: whose record it is.
+        path: of the record.
+
+    Raises:
+        ValueError: if the file exists and is damaged, not a record, or was made with other overrides or another grid.
+        OSError: if it cannot be read.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        jobs: Iterable[Job],
+        folder: Path,
+        *,
+        preset: str,
+        overrides: Mapping[str, Any],
+        environment: Mapping[str, Any],
+    ) -> None:
+        self.grid, self.path = grid, folder / f"{grid.name}.json"
+        self._preset, self._overrides, self._environment = preset, dict(overrides), dict(environment)
+        own = {trial: job for job in jobs for trial in job.trials if trial.grid == grid.name}
+        self._seeds = {trial.seed for trial in own}
+        self._outcomes: dict[tuple[str, str, int], Outcome] = {}
+        #: Of the sweep that recorded the outcomes, as long as this one has added none.
+        self._earlier: dict[str, Any] | None = None
+        if self.path.exists():
+            cells = {(trial.row, trial.column): _without_seed(job.settings) for trial, job in own.items()}
+            self._take_over(read_record(self.path), cells)
+
+    def _take_over(self, record: Record, cells: Mapping[tuple[str, str], dict[str, Any]]) -> None:
+        """Keep what was recorded; refuse to drop results of cells that have changed."""
+        if _without_runtime(record.overrides) != _without_runtime(self._overrides):
+            then, now = (_flags(overrides) for overrides in (record.overrides, self._overrides))
+            raise ValueError(
+                f"{self.path}: got {now}, but this record was made with {then}, and a table must not mix them; "
+                "repeat those, or give another --out"
+            )
+        self._earlier = record.environment
+        for outcome in record.outcomes:
+            cell = cells.get((outcome.row, outcome.column))
+            if cell == _without_seed(outcome.settings):
+                self._outcomes[outcome.row, outcome.column, outcome.seed] = outcome
+            elif outcome.result is not None:
+                raise ValueError(
+                    f"{self.path}: holds results of {outcome.row}, {outcome.column}, which the grid now "
+                    f"{_change(outcome.settings, cell)}; this sweep would drop them: give another --out, or move the record "
+                    "away (finished runs are read again)"
+                )
+
+    def known(self, job: Job, trial: Trial) -> Outcome | None:
+        """The outcome that an earlier sweep recorded for the trial, if it is still valid."""
+        outcome = self._outcomes.get((trial.row, trial.column, trial.seed))
+        return outcome if outcome is not None and is_current(job, trial, outcome) else None
+
+    def add(self, job: Job, trial: Trial, result: JobResult) -> Outcome:
+        """Record the result of a job for one of its trials.
+
+        Raises:
+            OSError: if the record cannot be written.
+        """
+        evaluation = None
+        if result.evaluation is not None and job.is_evaluated(trial):
+            wanted = (*trial.outliers, HELD_OUT)
+            evaluation = {origin: metrics for origin, metrics in result.evaluation.items() if origin in wanted}
+        outcome = Outcome(
+            row=trial.row,
+            column=trial.column,
+            seed=trial.seed,
+            run=job.name,
+            settings=job.settings,
+            result=result.result,
+            evaluation=evaluation,
+            error=result.error,
+        )
+        self._outcomes[trial.row, trial.column, trial.seed] = outcome
+        self._earlier = None
+        write_record(self.path, self.record())
+        return outcome
+
+    def record(self) -> Record:
+        """All outcomes, in the order of the grid, then of the seeds."""
+        seeds = sorted(self._seeds | {seed for _, _, seed in self._outcomes})
+        order = [(cell.row, cell.column, seed) for cell in self.grid.cells for seed in seeds]
+        return Record(
+            grid=self.grid.name,
+            preset=self._preset,
+            overrides=self._overrides,
+            seeds=tuple(seeds),
+            outcomes=tuple(self._outcomes[key] for key in order if key in self._outcomes),
+            environment=self._environment if self._earlier is None else self._earlier,
+        )
+
+
+def is_current(job: Job, trial: Trial, outcome: Outcome) -> bool:
+    """Whether a recorded outcome is what running the job again would give.
+
+    It is if the run succeeded with the same settings and its directory is finished, or gone. If the directory is there, the
+    outcome must also cover every outlier dataset of the trial.
+    """
+    if outcome.error is not None or outcome.run != job.name or outcome.settings != job.settings:
+        return False
+    if not job.directory.exists():
+        return True
+    try:
+        state = run_state(job)
+    except (ValueError, OSError):
+        return False
+    if outcome.evaluation is None and job.is_evaluated(trial):
+        return False
+    return state == "finished" and all(name in (outcome.evaluation or {}) for name in trial.outliers)
+
+
+def recorded_outcomes(job: Job, keepers: Mapping[str, RecordKeeper]) -> dict[Trial, Outcome] | None:
+    """The recorded outcomes of all trials of a job; None if one is missing or no longer valid."""
+    known = {trial: keepers[trial.grid].known(job, trial) for trial in job.trials}
+    there = {trial: outcome for trial, outcome in known.items() if outcome is not None}
+    return there if len(there) == len(known) else None
+
+
 def run_sweep(
-    jobs: Sequence[Job], ledgers: Mapping[str, Ledger], launcher: Launcher, *, workers: int | None, folder: Path
-) -> Swept:
-    """Carry out what is not done yet, keep the records, write the tables.
+    jobs: Sequence[Job], keepers: Mapping[str, RecordKeeper], launcher: Launcher, *, workers: int | None, folder: Path
+) -> SweepResult:
+    """Run what is not done yet, keep the records, write the tables.
 
     Args:
         jobs: all runs that the grids need.
-        ledgers: by name of the grid.
+        keepers: of the records, by name of the grid.
         launcher: starts a job.
-        workers: jobs at a time; None for all of them.
+        workers: jobs at a time; None for all.
         folder: of records and tables.
 
     Raises:
-        ValueError: if another sweep is at work there.
+        ValueError: if another sweep is using the folder.
         OSError: if records or tables cannot be written; the runs are saved.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,59 +193,52 @@ def run_sweep(
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ValueError(f"{folder}: another sweep is at work here; wait for it, or give another --out") from None
+        raise ValueError(f"{folder}: in use by another sweep; wait for it, or give another --out") from None
     with lock:
-        known = {job.name: known_outcomes(job, ledgers) for job in jobs}
-        settled = {job.name: _settle(job) for job in jobs if known[job.name] is None}
-        waiting = [job for job in jobs if job.name in settled and settled[job.name] is None]
-        absent = _bring_data(waiting)
-        failed: dict[Place, Outcome] = {}
-        with Board([ledger.grid for ledger in ledgers.values()], jobs, workers=workers) as board:
+        recorded = {job.name: recorded_outcomes(job, keepers) for job in jobs}
+        ready = {job.name: _result_without_process(job) for job in jobs if recorded[job.name] is None}
+        waiting = [job for job in jobs if job.name in ready and ready[job.name] is None]
+        missing = _download(waiting)
+        failed: dict[Trial, Outcome] = {}
+        with SweepProgress([keeper.grid for keeper in keepers.values()], jobs, workers=workers) as progress:
 
-            def finished(job: Job, found: Found) -> None:
-                outcomes = {place: ledgers[place.grid].add(job, place, found) for place in job.places}
-                failed.update({place: outcome for place, outcome in outcomes.items() if outcome.error is not None})
-                board.found(job, outcomes, quietly=settled[job.name] is not None and found.error is None)
+            def finished(job: Job, result: JobResult) -> None:
+                outcomes = {trial: keepers[trial.grid].add(job, trial, result) for trial in job.trials}
+                failed.update({trial: outcome for trial, outcome in outcomes.items() if outcome.error is not None})
+                progress.add(job, outcomes, quiet=ready[job.name] is not None and result.error is None)
 
             for job in jobs:
-                there, found = known[job.name], settled.get(job.name)
-                if there is not None:
-                    board.found(job, there, quietly=True)
-                elif found is not None or job.config.dataset in absent:
-                    finished(job, found or Found(error=absent[job.config.dataset]))
-            ready = [job for job in waiting if job.config.dataset not in absent]
-            signal = carry_out_all(ready, launcher, workers=workers, finished=finished, watch=board.watch)
-        # A grid that nothing is known of yet has no record either.
-        begun = [(ledger.grid, record) for ledger in ledgers.values() if (record := ledger.record()).outcomes]
+                outcomes, result = recorded[job.name], ready.get(job.name)
+                if outcomes is not None:
+                    progress.add(job, outcomes, quiet=True)
+                elif result is not None or job.config.dataset in missing:
+                    finished(job, result or JobResult(error=missing[job.config.dataset]))
+            left = [job for job in waiting if job.config.dataset not in missing]
+            signal = run_jobs(left, launcher, workers=workers, finished=finished, watch=progress.watch)
+        # A grid without any outcome yet has no record either.
+        begun = [(keeper.grid, record) for keeper in keepers.values() if (record := keeper.record()).outcomes]
         tables = [path for grid, record in begun for path in write_tables(grid, record, folder)]
-        done = sum(known_outcomes(job, ledgers) is not None for job in jobs)
-    return Swept(len(jobs), done, failed, tables, signal)
+        done = sum(recorded_outcomes(job, keepers) is not None for job in jobs)
+    return SweepResult(len(jobs), done, failed, tables, signal)
 
 
-def known_outcomes(job: Job, ledgers: Mapping[str, Ledger]) -> dict[Place, Outcome] | None:
-    """The recorded outcomes of all places of a job; None if one is missing or no longer stands."""
-    known = {place: ledgers[place.grid].known(job, place) for place in job.places}
-    there = {place: outcome for place, outcome in known.items() if outcome is not None}
-    return there if len(there) == len(known) else None
-
-
-def _settle(job: Job) -> Found | None:
-    """What comes of a job that needs no process: its run is finished and not to be evaluated, or cannot be used."""
+def _result_without_process(job: Job) -> JobResult | None:
+    """The result of a job whose run is finished and needs no evaluation, or cannot be used."""
     try:
-        if look(job) == "finished" and not any(job.evaluated(place) for place in job.places):
-            return Found(read_result(job.directory))
+        if run_state(job) == "finished" and not job.needs_evaluation:
+            return JobResult(read_result(job.directory))
     except (ValueError, OSError) as error:
-        return Found(error=one_line(str(error)))
+        return JobResult(error=one_line(str(error)))
     return None
 
 
-def _bring_data(jobs: Sequence[Job]) -> dict[str, str]:
-    """Download the known datasets that are not there, once and not by every worker.
+def _download(jobs: Sequence[Job]) -> dict[str, str]:
+    """Download known datasets that are missing, once and not in every worker.
 
     Returns:
-        Those that cannot be had, and why.
+        Datasets that cannot be had -> why.
     """
-    absent = {}
+    missing = {}
     for name, data_dir in {(job.config.dataset, job.config.data_dir): None for job in jobs}:
         root = data_root(data_dir)
         if name not in KNOWN or is_at_hand(name, root):
@@ -121,5 +246,26 @@ def _bring_data(jobs: Sequence[Job]) -> dict[str, str]:
         try:
             obtain(name, root, LoadOptions())
         except (ValueError, OSError) as error:
-            absent[name] = one_line(str(error))
-    return absent
+            missing[name] = one_line(str(error))
+    return missing
+
+
+def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "seed"}
+
+
+def _without_runtime(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides that change results."""
+    return {key: value for key, value in overrides.items() if key not in RUNTIME_KEYS}
+
+
+def _change(then: Mapping[str, Any], now: Mapping[str, Any] | None) -> str:
+    if now is None:
+        return "does not have"
+    keys = [key for key in {**then, **now} if key != "seed" and then.get(key) != now.get(key)]
+    words = [f"{key}: {then.get(key, 'the default')} then, {now.get(key, 'the default')} now" for key in keys]
+    return f"has with other settings ({'; '.join(words)})"
+
+
+def _flags(overrides: Mapping[str, Any]) -> str:
+    return " ".join(f"--set {key}={value}" for key, value in overrides.items()) or "no --set"

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from momatch.sweep.figures import Figure
+from momatch.sweep.metrics import Metric
 from momatch.sweep.statistics import Estimate, Summary
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands in one place; `is_strong` prints it bold."""
+    """One entry of a table; `is_strong` prints it bold."""
 
     text: str
     is_strong: bool = False
@@ -18,11 +18,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table; `is_paper` tells the paper's figures from ours."""
+    """One line of a table; `is_published` prints it in italics."""
 
     name: str
     entries: tuple[Entry, ...]
-    is_paper: bool = False
+    is_published: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class Table:
     lines: tuple[Line, ...]
 
 
-def summary_text(found: Summary, figure: Figure, asked: int) -> str:
-    """Such as "97.28 ± 0.61 (5)"; "(3 of 5)" where fewer runs have the figure than were asked for."""
-    spread = "" if found.std is None else f" ± {found.std:.{figure.decimals}f}"
-    n = str(found.n) if found.n >= asked else f"{found.n} of {asked}"
-    return f"{found.mean:.{figure.decimals}f}{spread} ({n})"
+def summary_text(found: Summary, metric: Metric, requested: int) -> str:
+    """Such as "97.28 ± 0.61 (5)"; "(3 of 5)" if fewer runs have the metric than were requested."""
+    spread = "" if found.std is None else f" ± {found.std:.{metric.decimals}f}"
+    n = str(found.n) if found.n >= requested else f"{found.n} of {requested}"
+    return f"{found.mean:.{metric.decimals}f}{spread} ({n})"
 
 
 def estimate_text(found: Estimate, decimals: int, *, signed: bool = True) -> str:
-    """Such as "+0.36 [-0.17, +0.89] (5)"; without brackets where there is no interval.
+    """Such as "+0.36 [-0.17, +0.89] (5)"; without brackets if there is no interval.
 
     Args:
         found: the estimate.
         decimals: digits after the point.
-        signed: with a plus, as a difference has it.
+        signed: with a plus sign, as for a difference.
     """
     kind = f"{'+' if signed else ''}.{decimals}f"
     interval = "" if found.low is None else f" [{found.low:{kind}}, {found.high:{kind}}]"
@@ -71,15 +71,15 @@ def markdown(table: Table) -> str:
     lines.append(_markdown_line(["---"] * (1 + len(table.columns))))
     for line in table.lines:
         name = escape_markdown(line.name)
-        entries = [_markdown_entry(entry, is_paper=line.is_paper) for entry in line.entries]
-        lines.append(_markdown_line([f"*{name}*" if line.is_paper else name, *entries]))
+        entries = [_markdown_entry(entry, is_published=line.is_published) for entry in line.entries]
+        lines.append(_markdown_line([f"*{name}*" if line.is_published else name, *entries]))
     if table.notes:
         lines += ["", escape_markdown(" ".join(table.notes))]
     return "\n".join(lines) + "\n"
 
 
 def latex(table: Table) -> str:
-    """The table as a floating one; it needs the package booktabs."""
+    """The table as a float; needs the package booktabs."""
     caption = " ".join([f"{table.title}.", *table.notes])
     lines = [
         r"\begin{table}",
@@ -97,12 +97,14 @@ def latex(table: Table) -> str:
             for entry in line.entries
         ]
         cells = [name, *entries]
-        lines.append(_latex_line([rf"\textit{{{cell}}}" if cell else "" for cell in cells] if line.is_paper else cells))
+        lines.append(
+            _latex_line([rf"\textit{{{cell}}}" if cell else "" for cell in cells] if line.is_published else cells)
+        )
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
 def escape_markdown(text: str) -> str:
-    """`text` so that Markdown prints it as it is, in one line."""
+    """`text` so that Markdown prints it verbatim, in one line."""
     return re.sub(r"([\\`*_<>|])", r"\\\1", " ".join(text.split()))
 
 
@@ -118,7 +120,7 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
-    """`text` so that LaTeX prints it as it is; a minus before a digit becomes one."""
+    """`text` so that LaTeX prints it verbatim; a hyphen before a digit becomes a minus."""
     escaped = "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
     return re.sub(r"(?<![\w.}])-(?=\d)", r"$-$", escaped)
 
@@ -127,16 +129,16 @@ def _markdown_line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _markdown_entry(entry: Entry, *, is_paper: bool) -> str:
+def _markdown_entry(entry: Entry, *, is_published: bool) -> str:
     text = escape_markdown(entry.text)
     if not text:
         return ""
     if entry.is_strong:
         return f"**{text}**"
-    return f"*{text}*" if is_paper else text
+    return f"*{text}*" if is_published else text
 
 
 def _latex_line(cells: Sequence[str]) -> str:
     line = " & ".join(cells) + r" \\"
-    # A bracket or star at the beginning would be read as an option of the line break before it.
+    # A bracket or star at the start would be read as an option of the line break before it.
     return "{}" + line if line.startswith(("[", "*")) else line

@@ -1,6 +1,6 @@
-"""One run of a sweep, in a process of its own: trained or resumed, evaluated, its outcome handed back.
+"""One run of a sweep in a process of its own: train or resume it, evaluate it, hand its result back.
 
-Nothing at the top imports torch: its threads are limited first.
+Nothing at the top imports torch: the number of its threads is set first.
 """
 
 import os
@@ -19,26 +19,25 @@ from filelock import FileLock, Timeout
 from momatch.config import TrainConfig
 from momatch.data.places import data_root
 from momatch.storage.durable import finite, json_bytes, parse_json, replace_files
-from momatch.sweep.jobs import Job, Place
-from momatch.sweep.run_state import look, read_result
+from momatch.sweep.jobs import Job, Trial, read_result, run_state
 
-#: What numpy's and torch's libraries read when they are loaded.
+#: Read by the libraries of numpy and torch when they are loaded.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-#: Seconds that a run may take to save itself once it is asked to stop.
+#: Seconds that a run has to save itself once it is asked to stop.
 GRACE = 120.0
-#: Seconds to wait for a run that another process still writes: after a kill of the sweep its workers end a moment later.
+#: Seconds to wait for a run that another process is writing: the workers of a killed sweep end a moment after it.
 _RELEASE = 60.0
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came of a job; exactly one of `result` and `error` is there.
+class JobResult:
+    """The result of a job; exactly one of `result` and `error` is set.
 
     Attributes:
-        result: the run's result.json without lists by class.
-        evaluation: origin of outliers -> figures; None where there is nothing to tell apart.
+        result: the run's result.json without per-class lists.
+        evaluation: origin of outliers -> metrics; None if the job needs no outlier detection.
         error: why it failed, in one line.
-        is_busy: it failed because another process, perhaps another sweep, is at work on the run: it is worth waiting for.
+        is_busy: it failed because another process, perhaps another sweep, is working on the run; try again later.
     """
 
     result: dict[str, Any] | None = None
@@ -47,32 +46,32 @@ class Found:
     is_busy: bool = False
 
 
-def carry_out(job: Job, threads: int) -> Found:
-    """Train the job's run, or go on with it, or take it as it is, and evaluate it. Failures are an outcome, not an error.
+def run_job(job: Job, threads: int) -> JobResult:
+    """Train the job's run, resume it or take it as it is, and evaluate it. A failure is a result, not an exception.
 
     Args:
-        job: what to do.
-        threads: that torch may use.
+        job: what to run.
+        threads: of torch.
 
     Raises:
         Interrupted: after SIGINT or SIGTERM, with everything saved.
     """
     try:
-        return _carry_out(job, threads)
+        return _run_job(job, threads)
     except Exception as error:
-        # ValueError and OSError are about data, settings and disks, and say all there is; others may be bugs.
+        # ValueError and OSError are about data, settings and disks and explain themselves; others may be bugs.
         if isinstance(error, ValueError | OSError):
-            return Found(error=one_line(str(error)), is_busy=_is_busy(job.directory))
+            return JobResult(error=one_line(str(error)), is_busy=_is_busy(job.directory))
         traceback.print_exc()
-        return Found(error=one_line(f"{type(error).__name__}: {error}"))
+        return JobResult(error=one_line(f"{type(error).__name__}: {error}"))
 
 
-def _carry_out(job: Job, threads: int) -> Found:
+def _run_job(job: Job, threads: int) -> JobResult:
     limit_threads(threads)
-    state = look(job)
+    state = run_state(job)
     if state != "new":
         _await_release(job.directory)
-        state = look(job)
+        state = run_state(job)
     import torch
 
     from momatch.training.fit import fit
@@ -82,23 +81,23 @@ def _carry_out(job: Job, threads: int) -> Found:
     if state != "finished":
         fit(replace(job.config, resume=state == "unfinished"), trust_code=job.trust_code)
     result = read_result(job.directory)
-    if not any(job.evaluated(place) for place in job.places):
-        return Found(result)
+    if not job.needs_evaluation:
+        return JobResult(result)
     from momatch.inference.evaluate import evaluate_run
 
-    # Where this sweep looked for the datasets, which need not be where an earlier one found them.
-    place = str(data_root(job.config.data_dir))
-    figures = evaluate_run(Run.load(job.directory, trust_code=job.trust_code), outliers=job.outliers, data_dir=place)
-    return Found(result, finite(figures["outliers"]))
+    # Where this sweep looked for the datasets, which need not be where the run found them.
+    data_dir = str(data_root(job.config.data_dir))
+    metrics = evaluate_run(Run.load(job.directory), outliers=job.outliers, data_dir=data_dir)
+    return JobResult(result, finite(metrics["outliers"]))
 
 
 def limit_threads(threads: int) -> None:
-    """Tell the libraries that are not loaded yet how many threads they may use."""
+    """Limit the threads of libraries that are not loaded yet."""
     os.environ.update(thread_environment(threads))
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """The variables that limit the threads of a process which is started with them."""
+    """Environment variables that limit the threads of a new process."""
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
@@ -108,17 +107,17 @@ def one_line(text: str) -> str:
 
 
 def _await_release(directory: Path) -> None:
-    """Wait until no other process writes the run.
+    """Wait until no other process is writing the run.
 
     Raises:
-        OSError: if one goes on for long.
+        OSError: if one still is after `_RELEASE` seconds.
     """
     if _is_busy(directory, _RELEASE):
-        raise OSError(f"{directory}: another process is at work on this run")
+        raise OSError(f"{directory}: another process is working on this run")
 
 
 def _is_busy(directory: Path, seconds: float = 0.0) -> bool:
-    """Whether another process writes the run, for so many seconds at least. This one has given its own lock back by then."""
+    """Whether another process holds the run's lock for at least that long; this process has released its own by now."""
     path = directory / "run.lock"
     if not path.exists():
         return False
@@ -128,14 +127,14 @@ def _is_busy(directory: Path, seconds: float = 0.0) -> bool:
     except Timeout:
         return True
     except (OSError, NotImplementedError):
-        # No locks there: training has a word on it.
+        # A file system without locks: training reports it.
         return False
     lock.release()
     return False
 
 
 def stop_without(parent: int) -> None:
-    """Once the process `parent` is no longer this one's parent, ask this one to stop, and after `GRACE` end it."""
+    """Stop this process once `parent` is no longer its parent: SIGTERM first, SIGKILL after `GRACE`."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -153,22 +152,22 @@ def encode_job(job: Job) -> dict[str, Any]:
 
 
 def decode_job(values: Mapping[str, Any]) -> Job:
-    """What `encode_job` made a value of."""
-    places = tuple(Place(**{**entry, "outliers": tuple(entry["outliers"])}) for entry in values["places"])
-    return Job(TrainConfig.from_dict(values["config"]), places, values["trust_code"])
+    """The job that `encode_job` encoded."""
+    trials = tuple(Trial(**{**entry, "outliers": tuple(entry["outliers"])}) for entry in values["trials"])
+    return Job(TrainConfig.from_dict(values["config"]), trials)
 
 
 def main(arguments: list[str]) -> int:
-    """Do the task in one file and write what came of it to another: ``TASK.json OUTCOME.json``; returns the exit code."""
-    task, outcome = (Path(argument) for argument in arguments)
+    """Run the job in the file TASK and write its result to the file RESULT; returns the exit code."""
+    task, output = (Path(argument) for argument in arguments)
     values = parse_json(task.read_bytes())
     stop_without(values["parent"])
     try:
-        found = carry_out(decode_job(values["job"]), values["threads"])
+        result = run_job(decode_job(values["job"]), values["threads"])
     except KeyboardInterrupt as error:
-        # Saved; the sweep that asked for it goes on with it another time.
+        # The run is saved; the next sweep resumes it.
         return int(getattr(error, "exit_code", 130))
-    replace_files({outcome: json_bytes(asdict(found))})
+    replace_files({output: json_bytes(asdict(result))})
     return 0
 
 

@@ -1,0 +1,1 @@
+"""The figures of docs/figures, one script each: ``python -m reproduction.figures.NAME``."""

@@ -1,0 +1,206 @@
+"""The results page: what the recorded sweeps say about the paper's claims, and all of their tables.
+
+    python -m reproduction.results docs/results.md --records benchmarks/results/sweeps
+
+The page is made from the records alone: the same records give the same page, byte for byte.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from momatch.config import TrainConfig
+from momatch.config.presets import PRESETS
+from momatch.storage.durable import replace_files
+from momatch.sweep.record import Record, read_record
+from momatch.sweep.statistics import t_quantile
+from momatch.sweep.table_text import Entry, Line, Table, escape_markdown, markdown
+from momatch.sweep.tables import markdown_page
+from reproduction.claims import CLAIMS
+from reproduction.paper import GRIDS, paper_grid
+from reproduction.verdict import FEWEST_PAIRS, Claim, Verdict
+
+#: The first line of the page: only a file that has it is replaced.
+MARKER = "<!-- Made by python -m reproduction.results from the records of the sweeps: edit those, not this page. -->"
+
+#: Preset -> name of a grid -> its record.
+Records = Mapping[str, Mapping[str, Record]]
+#: Preset, with what was changed about it, and the verdict by its records.
+_Verdicts = Sequence[tuple[str, Verdict]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m reproduction.results", description=__doc__.partition("\n")[0])
+    parser.add_argument("page", type=Path, help="the Markdown file to write")
+    parser.add_argument(
+        "--records", type=Path, default=Path("sweeps"), help="the --out of the sweeps (default: sweeps)"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        print(write_results(options.records, options.page))
+    except (ValueError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def write_results(folder: Path, path: Path) -> Path:
+    """Write the page about all records in a folder of sweeps.
+
+    Args:
+        folder: with PRESET/GRID.json.
+        path: of the page; its folder is created as needed.
+
+    Returns:
+        `path`.
+
+    Raises:
+        ValueError: if there is no record, one is damaged or in the wrong place, or `path` is a file other than such a page.
+        OSError: if a file cannot be read or written.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path}: got a directory, expected a file for the results")
+    if path.exists() and MARKER.encode() not in path.read_bytes()[:1000]:
+        raise ValueError(f"{path}: got a file that is not a results page, and will not replace it; choose another name")
+    page = results_page(read_records(folder))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_files({path: page.encode()})
+    return path
+
+
+def read_records(folder: Path) -> Records:
+    """All records in a folder of sweeps: known presets first, and in each the paper's grids first.
+
+    Raises:
+        ValueError: if there is none, or one is damaged, in the wrong place or not of the paper's grid of its name.
+        OSError: if one cannot be read.
+    """
+    records: dict[str, dict[str, Record]] = {}
+    for path in sorted(folder.glob("*/*.json"), key=lambda path: (_rank(path.stem, GRIDS), path.stem)):
+        record = read_record(path)
+        if (record.preset, record.grid) != (path.parent.name, path.stem):
+            raise ValueError(
+                f"{path}: got the record of preset {record.preset!r} and grid {record.grid!r}, expected that of "
+                f"{path.parent.name!r} and {path.stem!r}; move it back to where the sweep wrote it"
+            )
+        if record.grid in GRIDS:
+            _check_cells(path, record)
+        records.setdefault(record.preset, {})[record.grid] = record
+    if not records:
+        raise ValueError(f"{folder}: got no record of a sweep, expected PRESET/GRID.json; run momatch sweep first")
+    return {preset: records[preset] for preset in sorted(records, key=lambda name: (_rank(name, tuple(PRESETS)), name))}
+
+
+def _check_cells(path: Path, record: Record) -> None:
+    """Refuse the record of another grid that has the name of one of the paper's."""
+    cells = {(cell.row, cell.column): cell.settings for cell in paper_grid(record.grid).cells}
+    for outcome in record.outcomes:
+        expected = cells.get((outcome.row, outcome.column))
+        if expected is None:
+            raise ValueError(
+                f"{path}: got the cell {outcome.row}, {outcome.column}, which the paper's grid {record.grid!r} does not have; "
+                "give your own grid another name"
+            )
+        for key, value in expected.items():
+            got = outcome.settings.get(key, getattr(TrainConfig, key))
+            if got != value:
+                raise ValueError(
+                    f"{path}: got {outcome.row}, {outcome.column} with {key} = {got!r}, expected {value!r} as in the paper's "
+                    f"grid {record.grid!r}; give your own grid another name"
+                )
+
+
+def _rank(name: str, known: tuple[str, ...]) -> int:
+    return known.index(name) if name in known else len(known)
+
+
+def results_page(records: Records) -> str:
+    """The page as Markdown."""
+    verdicts = [
+        [(_with_overrides(preset, grids.get(claim.grid)), claim.verdict(grids)) for preset, grids in records.items()]
+        for claim in CLAIMS
+    ]
+    judged = list(zip(CLAIMS, verdicts, strict=True))
+    blocks = [MARKER, "# Results", _opening(records), "## The claims", markdown(_summary(judged)).rstrip("\n")]
+    blocks += ["## The evidence", *(block for claim, by_preset in judged for block in _evidence(claim, by_preset))]
+    blocks += ["## How to read the numbers", _reading()]
+    for preset, grids in records.items():
+        paper = [(paper_grid(name), record) for name, record in grids.items() if name in GRIDS]
+        if paper:
+            blocks.append(f"## Tables of {escape_markdown(preset)}")
+        blocks += [markdown_page(grid, record, level=3).rstrip("\n") for grid, record in paper]
+    own = [f"{preset}/{name}.md" for preset, grids in records.items() for name in grids if name not in GRIDS]
+    if own:
+        listed = ", ".join(f"`{name}`" for name in own)
+        blocks += ["## Other grids", f"Their tables are next to their records: {listed}."]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _opening(records: Records) -> str:
+    runs = {
+        (preset, outcome.run): outcome
+        for preset, grids in records.items()
+        for record in grids.values()
+        for outcome in record.outcomes
+    }
+    failed = sum(outcome.error is not None for outcome in runs.values())
+    presets = f"{len(records)} {'preset' if len(records) == 1 else 'presets'}"
+    return (
+        f"What {len(runs):,} training runs with {presets} say about the claims of the paper; {failed or 'none'} failed. The "
+        "paper trained Wide ResNets for 2^20 steps on GPUs; these runs are as small as each table states. A claim that is "
+        "confirmed here is confirmed at that scale, and one that is not may still hold at the paper's. The page is generated "
+        "from the records by `python -m reproduction.results`."
+    )
+
+
+def _summary(judged: Sequence[tuple[Claim, _Verdicts]]) -> Table:
+    lines = []
+    for claim, verdicts in judged:
+        for name, verdict in verdicts:
+            state = Entry(verdict.state, is_strong=verdict.state == "confirmed")
+            lines.append(Line(f"{claim.number}. {claim.statement}", (Entry(name), state, Entry(verdict.summary))))
+    return Table("Each claim by preset", (), "claim", ("preset", "verdict", "evidence in one line"), tuple(lines))
+
+
+def _with_overrides(preset: str, record: Record | None) -> str:
+    overrides = record.overrides if record is not None else {}
+    return preset + (" with " if overrides else "") + ", ".join(f"{key} = {value}" for key, value in overrides.items())
+
+
+def _evidence(claim: Claim, verdicts: _Verdicts) -> Iterator[str]:
+    yield f"### {claim.number}. {escape_markdown(claim.statement)}"
+    yield f"The paper: {escape_markdown(claim.paper)}\n\nConfirmed if: {escape_markdown(claim.rule)}"
+    for name, verdict in verdicts:
+        title = f"**{escape_markdown(name)}: {verdict.state}.**"
+        if not verdict.evidence:
+            yield f"{title} {escape_markdown(verdict.summary)}."
+        else:
+            yield "\n".join([title, "", *(f"- {escape_markdown(sentence)}" for sentence in verdict.evidence)])
+
+
+def _reading() -> str:
+    half = {n: t_quantile(n) / n**0.5 for n in (3, 5)}
+    return "\n".join(
+        f"- {line}"
+        for line in (
+            "Every mean has its number of runs in parentheses. ± is the standard deviation over seeds, not the standard error.",
+            "Differences are paired: runs with the same seed share the labelled images and, as far as their settings allow, "
+            "the initial weights, batches and views. Brackets hold the 95 % t interval of the mean difference.",
+            f"Few seeds show only large differences: the interval extends {half[3]:.2f} standard deviations of the differences "
+            f"to either side for 3 pairs and {half[5]:.2f} for 5. An effect that is not shown may still exist. Fewer than "
+            f"{FEWEST_PAIRS} pairs decide nothing.",
+            "Intervals are about other seeds, not other test images: all seeds share the test images. With 500 of them and an "
+            "accuracy of 97 %, that choice alone has a standard error of 0.8 points; with 10,000 and 85 %, 0.4 points.",
+            "The rules are fixed in the code (`reproduction/claims.py`) and the same for all presets.",
+            "A failed run is no evidence: a claim that rests on a cell with a failed run is not confirmed by the others.",
+            "The commit below a table is that of the command that last added to its record; runs may be older.",
+            "The other intervals in the tables are not corrected for their number: of twenty true differences of zero, one is "
+            "bold by chance on average.",
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
