@@ -53,6 +53,8 @@ class Arguments:
         slurm_partition: of the cluster.
         slurm_time: minutes for each job; one that needs more is queued again and resumed.
         slurm_gpus: GPUs for each job.
+        trust_code: import the module of a backbone of your own (package.module:factory) that a grid names; one given with
+            --set backbone=... needs no permission.
         dry_run: print what would be run and what is done; change nothing.
     """
 
@@ -71,6 +73,7 @@ class Arguments:
     slurm_partition: Annotated[str | None, _TEXT] = None
     slurm_time: Annotated[int, tyro.conf.arg(metavar="INT")] = 24 * 60
     slurm_gpus: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
 
 

@@ -53,10 +53,12 @@ class Job:
     Attributes:
         config: resolved; `run_dir` is the run's directory.
         trials: that the run serves, at least one.
+        trust_code: import a backbone of the form package.module:factory.
     """
 
     config: TrainConfig
     trials: tuple[Trial, ...]
+    trust_code: bool = False
 
     @property
     def directory(self) -> Path:
@@ -102,6 +104,7 @@ class SweepOptions:
         seeds: instead of the grids' own; None for those.
         runs: folder of the run directories.
         data_dir: folder of the known datasets; None for the default.
+        trust_code: import backbones of the form package.module:factory.
     """
 
     preset: Layer
@@ -136,7 +139,7 @@ def plan_jobs(grids: Sequence[Grid], options: SweepOptions) -> tuple[list[Job], 
             config = _run_config(options, layer, seed)
             outliers, skipped = choose_outliers(grid, config.dataset, options.data_dir)
             trial = Trial(grid.name, cell.row, cell.column, seed, outliers)
-            job = Job(config, (trial,))
+            job = Job(config, (trial,), options.trust_code)
             same = jobs.get(job.name)
             if same is not None:
                 skipped += _twin_note(same, config, trial)

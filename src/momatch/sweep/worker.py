@@ -87,7 +87,7 @@ def _run_job(job: Job, threads: int) -> JobResult:
 
     # Where this sweep looked for the datasets, which need not be where the run found them.
     data_dir = str(data_root(job.config.data_dir))
-    metrics = evaluate_run(Run.load(job.directory), outliers=job.outliers, data_dir=data_dir)
+    metrics = evaluate_run(Run.load(job.directory, trust_code=job.trust_code), outliers=job.outliers, data_dir=data_dir)
     return JobResult(result, finite(metrics["outliers"]))
 
 
@@ -154,7 +154,7 @@ def encode_job(job: Job) -> dict[str, Any]:
 def decode_job(values: Mapping[str, Any]) -> Job:
     """The job that `encode_job` encoded."""
     trials = tuple(Trial(**{**entry, "outliers": tuple(entry["outliers"])}) for entry in values["trials"])
-    return Job(TrainConfig.from_dict(values["config"]), trials)
+    return Job(TrainConfig.from_dict(values["config"]), trials, values["trust_code"])
 
 
 def main(arguments: list[str]) -> int:
