@@ -117,7 +117,7 @@ def test_damaged_lines_of_metrics_are_counted(run_copy):
     report = collect(run_copy, most_points=5)
     assert [line["step"] for line in report.metrics] == [10, 40]
     assert report.problems == (
-        f"{path}: 4 of 6 lines are damaged and were skipped (line 2, 3, 4, 5); delete them to silence this warning.",
+        f"{path}: skipped 4 damaged lines of 6 (line 2, 3, 4, 5); delete them to silence this warning.",
     )
 
 

@@ -26,8 +26,8 @@ from momatch.report.read_run import (
     attempt,
     checkpoint_model,
     disagreements,
-    load_outliers,
-    load_run_data,
+    read_data,
+    read_outliers,
     read_run,
     rewrite_advice,
     saved_model,
@@ -134,7 +134,7 @@ def _model_and_data(
         unknown = Missing("Without the settings, the dataset of the run is unknown.")
         return (unknown if isinstance(model, Missing) else model), unknown, problems
     log(f"loading {config.dataset}")
-    data = attempt(lambda: load_run_data(config, data_dir, dataset))
+    data = attempt(lambda: read_data(config, data_dir, dataset))
     if isinstance(data, Missing):
         problems.append(f"The dataset cannot be loaded: {data.reason}")
         gone = Missing(f"This needs the dataset {config.dataset!r}, which could not be loaded {_SEE}.")
@@ -193,7 +193,7 @@ def _predict_outliers(
 
 
 def _predict_dataset(model: Model, name: str, data_dir: str | None) -> tuple[Predictions, tuple[str, ...]]:
-    images, warnings = load_outliers(name, data_dir, model.facts, model.classifier)
+    images, warnings = read_outliers(name, data_dir, model.facts, model.classifier)
     return Predictions.of(model, name, images), warnings
 
 

@@ -115,7 +115,8 @@ class Predictions:
         """
         order = order[:MAX_PICTURES]
         shown, names = self.select(order), self.model.facts.class_names
-        images = shown.thumbnails() if self.images.are_features else shown.images.gather(torch.arange(len(shown)))
+        pictures = shown.images.pictures
+        images = shown.thumbnails() if pictures is None else pictures.gather(torch.arange(len(shown)))
         columns = (order.tolist(), shown.predicted.tolist(), shown.confidence.tolist(), shown.score.tolist())
         return tuple(
             Picture(image, truths[position], names[predicted], confidence, score)

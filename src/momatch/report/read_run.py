@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from momatch.inference.evaluate import check_features, fitted, size_of_files
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import load_model
 from momatch.models.spec import ModelFacts
-from momatch.report.formats import is_number, percent
+from momatch.report.formats import is_number, percent, plural
 from momatch.report.run_report import Missing
 from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.storage.durable import read_object
@@ -134,7 +134,7 @@ def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         return lines, []
     shown = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
     return lines, [
-        f"{path}: {len(damaged)} of {len(lines) + len(damaged)} lines are damaged and were skipped (line {shown}); delete "
+        f"{path}: skipped {plural(len(damaged), 'damaged line')} of {len(lines) + len(damaged):,} (line {shown}); delete "
         "them to silence this warning."
     ]
 
@@ -196,7 +196,7 @@ class RunData:
         return split_images(self.config, self.parts)[0]
 
 
-def load_run_data(config: TrainConfig, data_dir: str | None, dataset: Dataset | None = None) -> RunData:
+def read_data(config: TrainConfig, data_dir: str | None, dataset: Dataset | None = None) -> RunData:
     """The dataset that a run with these settings was trained on. Downloads nothing.
 
     Args:
@@ -216,13 +216,12 @@ def load_run_data(config: TrainConfig, data_dir: str | None, dataset: Dataset | 
                 "directory, so run this where training was started; a Dataset passed to fit() has to be passed to "
                 "report_run() as well"
             )
-        dataset, messages = _load(
-            name, data_dir or config.data_dir, image_size=config.image_size, test_fraction=config.test_fraction
-        )
+        load = partial(load_images, name, image_size=config.image_size, test_fraction=config.test_fraction)
+        dataset, messages = _load(load, name, data_dir or config.data_dir)
     return RunData(dataset, part_classes(dataset, config.held_out_classes), config, messages)
 
 
-def load_outliers(
+def read_outliers(
     name: str, data_dir: str | None, facts: ModelFacts, classifier: Classifier
 ) -> tuple[ImageRows, tuple[str, ...]]:
     """Images of another dataset (its test images if it has any) in the shape that the model takes; and warnings.
@@ -230,25 +229,17 @@ def load_outliers(
     Raises:
         ValueError: if the dataset cannot be found or used, or holds features of another backbone.
     """
-    dataset, messages = _load(name, data_dir, image_size=size_of_files(name, facts))
+    dataset, messages = _load(partial(load_images, name, image_size=size_of_files(name, facts)), name, data_dir)
     check_features(classifier, dataset)
     return fitted(ImageRows.of_split(dataset.test or dataset.train), facts), messages
 
 
-def _load(
-    name: str, data_dir: str | None, *, image_size: int | None, test_fraction: float | None = None
-) -> tuple[Dataset, tuple[str, ...]]:
+def _load(load: Callable[..., Dataset], name: str, data_dir: str | None) -> tuple[Dataset, tuple[str, ...]]:
+    """The dataset that `load` returns without a download, and its warnings."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DataWarning)
-            dataset = load_images(
-                name,
-                data_dir=data_dir,
-                image_size=image_size,
-                test_fraction=test_fraction,
-                progress=False,
-                download=False,
-            )
+            dataset = load(data_dir=data_dir, progress=False, download=False)
     except DataError as error:
         root = data_root(data_dir)
         if name in KNOWN and not is_at_hand(name, root):
