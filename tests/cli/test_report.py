@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from momatch.cli.main import main
-from momatch.cli.report import has_something, names
+from momatch.cli.report import has_content, unique_names
 from momatch.report.page import MARKER, report_run
 from momatch.training.run import Run
-from tests.report.made_up import make_findings, nothing
+from tests.report.made_up_reports import make_report, nothing
 from tests.report.small_runs import train
 
 
@@ -24,10 +24,10 @@ def made_up(monkeypatch):
 
     def collect(run, **options):
         asked.append((run, options))
-        options["say"]("looking")
+        options["log"]("looking")
         if "empty" in run.name:
             return nothing(options["name"])
-        return make_findings(name=options["name"], problems=("A line is damaged.",) if "bad" in run.name else ())
+        return make_report(name=options["name"], problems=("A line is damaged.",) if "bad" in run.name else ())
 
     monkeypatch.setattr("momatch.report.collect.collect", collect)
     return asked
@@ -44,7 +44,7 @@ def test_a_real_run_from_its_directory(small_run, tmp_path, capsys):
     assert main(["report", str(run), "--points", "30"]) == 0
     said = capsys.readouterr()
     assert said.out == f"report: {run / 'report.html'}\n"
-    assert "momatch report: run: t-SNE of" in said.err
+    assert "momatch report: run: computing t-SNE of" in said.err
     source = (run / "report.html").read_text(encoding="utf-8")
     assert MARKER in source
     assert "of test images classified correctly" in source
@@ -87,7 +87,7 @@ def test_nothing_to_show_is_an_error_and_no_page(tmp_path, made_up, capsys):
     assert main(["report", run]) == 1
     said = capsys.readouterr().err
     assert "The directory is empty." in said
-    assert "nothing in it can be shown" in said
+    assert "there is nothing to show" in said
     assert list((tmp_path / "empty").iterdir()) == []
 
 
@@ -98,8 +98,8 @@ def test_nothing_to_show_is_an_error_and_no_page(tmp_path, made_up, capsys):
         (["missing"], "missing: there is no such directory"),
         (["file"], "file: got a file"),
         (["run", "--points", "0"], "--points: got 0"),
-        (["run", "--out", "missing/page.html"], "in a directory that exists"),
-        (["run", "--out", "file"], "no report of momatch"),
+        (["run", "--out", "missing/page.html"], "in an existing directory"),
+        (["run", "--out", "file"], "is not a momatch report"),
         (["run", "--out", "run"], "got a directory"),
     ],
 )
@@ -115,12 +115,12 @@ def test_what_cannot_be_is_refused_before_the_work(tmp_path, monkeypatch, made_u
 
 def test_names_differ(tmp_path):
     a, b, c = (tmp_path / name for name in ("a/run", "b/run", "other"))
-    assert names([a, c]) == ["run", "other"]
-    assert names([a, b]) == ["a/run", "b/run"]
-    assert names([a, a, c]) == ["run", "run (2)", "other"]
-    assert names([a, b, a]) == ["run", "run (2)", "run (3)"]
+    assert unique_names([a, c]) == ["run", "other"]
+    assert unique_names([a, b]) == ["a/run", "b/run"]
+    assert unique_names([a, a, c]) == ["run", "run (2)", "other"]
+    assert unique_names([a, b, a]) == ["run", "run (2)", "run (3)"]
 
 
 def test_what_counts_as_something():
-    assert has_something(make_findings())
-    assert not has_something(nothing())
+    assert has_content(make_report())
+    assert not has_content(nothing())

@@ -19,7 +19,7 @@ from momatch.embedding import embed
 from momatch.inference.evaluate import evaluate_run
 from momatch.models.outputs import run_classifier
 from momatch.report.collect import collect
-from momatch.report.findings import Missing
+from momatch.report.run_report import Missing
 from momatch.sweep.grid import Cell, Grid
 from momatch.sweep.jobs import SweepOptions, plan_jobs
 from momatch.training.features import StandardizedLinear, feature_statistics
@@ -111,15 +111,15 @@ def test_evaluation_and_report_of_a_run_on_features(run, folder):
     assert figures["outliers"]["digits"]["n"] == 500
     on_images = evaluate_run(run, dataset=str(folder / "corners.npz"))
     assert on_images["accuracy"] == pytest.approx(figures["accuracy"], abs=0.02)
-    findings = collect(run.directory, outliers=["digits"], most_points=50)
-    assert not findings.problems
-    assert not isinstance(findings.points, Missing)
+    report = collect(run.directory, outliers=["digits"], most_points=50)
+    assert not report.problems
+    assert not isinstance(report.points, Missing)
     # The pictures beside the features are the images themselves, as they are small.
     images = load_dataset(folder / "corners.npz").test.images
     known = {image.numpy().tobytes() for image in images}
-    shown = findings.points.images[findings.points.origin == 0]
+    shown = report.points.images[report.points.origin == 0]
     assert all(image.numpy().tobytes() in known for image in shown)
-    assert findings.outlying[0].image.shape == (1, 8, 8)
+    assert report.outlying[0].image.shape == (1, 8, 8)
 
 
 def test_report_of_a_run_under_way_takes_its_checkpoint(run, folder, tmp_path):
@@ -127,9 +127,9 @@ def test_report_of_a_run_under_way_takes_its_checkpoint(run, folder, tmp_path):
     shutil.copytree(run.directory, unfinished)
     for name in ("result.json", "model.json", "model.safetensors"):
         (unfinished / name).unlink()
-    findings = collect(unfinished, outliers=["digits"], most_points=40)
-    assert not isinstance(findings.points, Missing)
-    assert findings.evaluation.accuracy == run.result["test_accuracy"]
+    report = collect(unfinished, outliers=["digits"], most_points=40)
+    assert not isinstance(report.points, Missing)
+    assert report.evaluation.accuracy == run.result["test_accuracy"]
 
 
 def test_held_out_classes_of_features_can_contaminate_the_pool(folder, tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from momatch.config import TrainConfig
+from momatch.data.dataset import Dataset
 from momatch.training.fit import fit
 
 NAMES = ("left", "right", "low", "high")
@@ -50,4 +51,7 @@ def train(folder: Path, **settings: object) -> Path:
         "progress": False,
         "run_dir": str(folder / "run"),
     }
+    dataset = settings["dataset"]
+    if isinstance(dataset, Dataset):
+        return fit(TrainConfig.from_dict(small | settings | {"dataset": dataset.name}), dataset).directory
     return fit(TrainConfig.from_dict(small | settings)).directory

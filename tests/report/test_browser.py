@@ -10,7 +10,7 @@ from PIL import Image, ImageStat
 
 from momatch.report import write_page
 from tests.report import browser
-from tests.report.made_up import make_evaluation, make_findings, make_metrics, make_points, nothing
+from tests.report.made_up_reports import make_evaluation, make_metrics, make_points, make_report, nothing
 
 #: Milliseconds; a machine may be busy with other things.
 PATIENCE = 180_000
@@ -38,11 +38,11 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def visit(chromium, tmp_path_factory):
-    """Open a page about findings; what it complains of and asks for is kept with it."""
+    """Open a page about runs; its console messages and requests are recorded."""
     contexts = []
 
-    def open_page(*findings, **options):
-        path = write_page(findings, tmp_path_factory.mktemp("page") / "report.html")
+    def open_page(*runs, **options):
+        path = write_page(runs, tmp_path_factory.mktemp("page") / "report.html")
         contexts.append(chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
         page = contexts[-1].new_page()
         page.set_default_timeout(PATIENCE)
@@ -74,12 +74,12 @@ def drawn(page):
 
 
 def grid(n=36):
-    """Findings whose images lie apart from each other, as shades of their number."""
+    """RunReport whose images lie apart from each other, as shades of their number."""
     points = make_points(3, n=n, strangers=6)
     total = len(points.labels)
     places = torch.stack([torch.arange(total) % 8 * 10.0, torch.arange(total) // 8 * 10.0], 1)
     far = torch.full((3, 2), -40.0) + 10 * torch.eye(3)[:, :2]
-    return make_findings(
+    return make_report(
         points=replace(
             points,
             maps={"t-SNE": places, "PCA": places.flip(1)},
@@ -153,12 +153,12 @@ def test_the_image_under_the_mouse_is_shown(page):
         assert shade(page) == pytest.approx(5 * place, abs=3)
         text = page.locator(".card").inner_text()
         assert ("cat", "dog", "owl")[int(points.labels[place])] in text
-        assert "% sure" in text
+        assert "% confidence" in text
         assert "test images" in text
     hover(page, 0)  # taken for the second class
     text = page.locator(".card").inner_text()
-    assert text.startswith("cat\ntaken for\ndog, 50.0")
-    assert "wrong" in text
+    assert text.startswith("cat\npredicted\ndog, 50.0")
+    assert "misclassified" in text
     page.mouse.move(5, 5)
     page.wait_for_selector(".card", state="hidden")
 
@@ -216,7 +216,7 @@ def test_charts_follow_a_change_to_dark(page):
 
 def test_several_runs_are_shown_and_hidden(visit):
     names = (EVIL, "{style}", "caf\udce9")
-    page = visit(grid(), make_findings(names, name=EVIL, metrics=make_metrics()), nothing("c"))
+    page = visit(grid(), make_report(names, name=EVIL, metrics=make_metrics()), nothing("c"))
     lines = "() => document.querySelector('[data-chart=curves]').data.length"
     assert page.evaluate(lines) == 2
     assert page.locator("#map .panel:visible").count() == 3
@@ -239,7 +239,7 @@ def test_a_page_without_anything(visit):
     page = visit(nothing())
     assert page.locator(".chart").count() == 0
     assert "The directory is empty." in page.locator("header").inner_text()
-    assert page.locator("#map .missing").inner_text() == "There is no model to look at."
+    assert page.locator("#map .missing").inner_text() == "There is no model to show."
 
 
 def test_a_narrow_dark_screen_of_a_phone(visit):
@@ -255,7 +255,7 @@ def test_a_narrow_dark_screen_of_a_phone(visit):
 
 def test_a_hundred_classes(visit):
     names = [f"class number {k}" for k in range(100)]
-    page = visit(make_findings(names, n=400, evaluation=make_evaluation(100), metrics=make_metrics(K=100)))
+    page = visit(make_report(names, n=400, evaluation=make_evaluation(100), metrics=make_metrics(K=100)))
     assert page.locator("#map select option").count() == 101
     page.locator("#map select").select_option("class number 7")
     opacity = page.evaluate("() => document.querySelector('[data-chart=map]').data[0].marker.opacity")
@@ -271,7 +271,7 @@ def test_odd_shapes_draw(visit):
         distance=torch.full((1,), torch.nan),
         log_density=torch.full((1,), -torch.inf),
     )
-    one = make_findings(("a", "b"), points=bare, metrics=make_metrics(20))
+    one = make_report(("a", "b"), points=bare, metrics=make_metrics(20))
     densities = replace(one.densities, log_density={"as trained": {"test images": torch.ones(3)}}, separation={})
     none = replace(one.densities, log_density={"as trained": {"test images": torch.zeros(0)}}, separation={})
     clusters = tuple(replace(each, moments=each.moments[:2]) for each in one.clusters)
@@ -279,4 +279,4 @@ def test_odd_shapes_draw(visit):
         replace(one, densities=densities, clusters=clusters[:1], mistakes=(), outlying=()),
         replace(one, densities=none, name="n"),
     )
-    assert "No test image was taken for another class." in page.locator("#mistakes").inner_text()
+    assert "No test image was misclassified." in page.locator("#mistakes").inner_text()

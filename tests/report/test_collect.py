@@ -1,15 +1,17 @@
 """Collecting what a report says: whole runs of every kind."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from momatch.data.load import load_dataset
 from momatch.inference.evaluate import evaluate_run
+from momatch.report import predictions, report_run
 from momatch.report.collect import collect
-from momatch.report.contact_sheets import MOST_OF_POOL, drawn_from_pool
-from momatch.report.findings import Densities, Findings, Missing, Points
+from momatch.report.predictions import MAX_POOL, pool_sample
+from momatch.report.run_report import Densities, MapPoints, Missing, RunReport
 from momatch.training.run import Run
 from tests.report.small_runs import NAMES, STEPS, train, write_dataset
 
@@ -23,10 +25,10 @@ def files_of(folder):
 @pytest.fixture(scope="module")
 def found(trained_run):
     before, state = files_of(trained_run), torch.get_rng_state()
-    findings = collect(trained_run, most_points=50)
+    report = collect(trained_run, most_points=50)
     assert files_of(trained_run) == before  # nothing is written
     assert torch.equal(torch.get_rng_state(), state)
-    return findings
+    return report
 
 
 def test_a_finished_run_has_every_part(found, trained_run):
@@ -38,24 +40,24 @@ def test_a_finished_run_has_every_part(found, trained_run):
     assert not [part for part in PARTS if isinstance(getattr(found, part), Missing)]
     assert [cluster.name for cluster in found.clusters] == list(NAMES)
     assert [cluster.n for cluster in found.clusters] == [20] * 4
-    assert found.notes == ("The map shows 50 of 80 images, of each class the same share.",)
+    assert found.notes == ("The map shows 50 of 80 images, the same share of every class.",)
 
 
-def test_the_figures_are_those_of_evaluate(found, trained_run, tmp_path):
+def test_the_metrics_are_those_of_evaluate(found, trained_run, tmp_path):
     other = str(write_dataset(tmp_path / "other.npz", seed=5))
-    findings = collect(trained_run, outliers=[other, other], most_points=40)
-    figures = evaluate_run(Run.load(trained_run), outliers=[other])
-    assert findings.evaluation.to_dict().items() <= figures.items()
-    expected = figures["outliers"][other]
+    report = collect(trained_run, outliers=[other, other], most_points=40)
+    metrics = evaluate_run(Run.load(trained_run), outliers=[other])
+    assert report.evaluation.to_dict().items() <= metrics.items()
+    expected = metrics["outliers"][other]
     for ours, theirs in (("as trained", "as_trained"), ("refitted", "refitted")):
-        assert findings.densities.separation[ours] == {other: expected[theirs]}
-        assert {name: len(values) for name, values in findings.densities.log_density[ours].items()} == {
+        assert report.densities.separation[ours] == {other: expected[theirs]}
+        assert {name: len(values) for name, values in report.densities.log_density[ours].items()} == {
             "test images": 80,
             other: 80,
         }
-    assert findings.points.origin_names == ("test images", other)
-    assert torch.bincount(findings.points.origin).tolist() == [20, 20]
-    assert bool((findings.points.labels[findings.points.origin == 1] == -1).all())
+    assert report.points.origin_names == ("test images", other)
+    assert torch.bincount(report.points.origin).tolist() == [20, 20]
+    assert bool((report.points.labels[report.points.origin == 1] == -1).all())
 
 
 def test_points_are_the_images_with_what_the_model_says(found, trained_run):
@@ -99,120 +101,118 @@ def test_the_most_outlying_of_the_pool_come_first(found):
 
 
 def test_a_large_pool_is_looked_at_in_part(trained_run, monkeypatch):
-    monkeypatch.setattr("momatch.report.contact_sheets.MOST_OF_POOL", 50)
+    monkeypatch.setattr("momatch.report.predictions.MAX_POOL", 50)
     assert collect(trained_run, most_points=20).notes[1] == (
-        "The most outlying images are those of 50 of the 160 unlabelled ones, drawn by the run's seed."
+        "The most outlying images were chosen from a random 50 of the 160 unlabelled images."
     )
 
 
 def test_the_share_of_a_pool_is_drawn_by_the_seed():
-    size = MOST_OF_POOL + 1000
-    first = drawn_from_pool(size, 2**62)
-    assert len(first.unique()) == len(first) == MOST_OF_POOL
-    assert torch.equal(first, drawn_from_pool(size, 2**62))
-    assert not torch.equal(first, drawn_from_pool(size, 1))
-    assert torch.equal(drawn_from_pool(7, 0), torch.arange(7))
+    size = MAX_POOL + 1000
+    first = pool_sample(size, 2**62)
+    assert len(first.unique()) == len(first) == MAX_POOL
+    assert torch.equal(first, pool_sample(size, 2**62))
+    assert not torch.equal(first, pool_sample(size, 1))
+    assert torch.equal(pool_sample(7, 0), torch.arange(7))
 
 
 def test_what_takes_long_is_said(trained_run):
     said = []
-    collect(trained_run, most_points=20, say=said.append)
-    assert [text.split()[0] for text in said] == ["loading", "running", "t-SNE", "running"]
+    collect(trained_run, most_points=20, log=said.append)
+    assert [text.split()[0] for text in said] == ["loading", "running", "computing", "running"]
 
 
 def test_outliers_that_are_not_at_hand_are_named_and_left_out(trained_run, tmp_path):
-    findings = collect(trained_run, outliers=["mnist", "no-such"], data_dir=str(tmp_path), most_points=20)
-    assert findings.problems == (
-        f"The outliers 'mnist' are left out: mnist is not in {tmp_path}; fetch it with `momatch data mnist`, or say where it "
-        "lies with data_dir (--data-dir, $MOMATCH_DATA).",
-        "The outliers 'no-such' are left out: 'no-such' is neither a known dataset (digits, mnist, fashion-mnist, kmnist, "
+    report = collect(trained_run, outliers=["mnist", "no-such"], data_dir=str(tmp_path), most_points=20)
+    assert report.problems == (
+        f"The outliers 'mnist' were skipped: mnist is not in {tmp_path}; download it with `momatch data mnist`, or pass its "
+        "directory as data_dir (--data-dir, $MOMATCH_DATA).",
+        "The outliers 'no-such' were skipped: 'no-such' is neither a known dataset (digits, mnist, fashion-mnist, kmnist, "
         "cifar10, cifar100, svhn, stl10) nor a path that exists.",
     )
-    assert findings.points.origin_names == ("test images",)
-    assert findings.densities.separation["as trained"] == {}
+    assert report.points.origin_names == ("test images",)
+    assert report.densities.separation["as trained"] == {}
 
 
 def test_held_out_classes_are_outliers_of_their_own(tmp_path):
     run = train(tmp_path, held_out_classes="high, left", held_out_in_pool=True, steps=10)
-    findings = collect(run, most_points=200)
-    assert findings.problems == ()
-    assert findings.class_names == ("right", "low")
-    assert findings.points.origin_names == ("test images", "held-out classes")
-    assert torch.bincount(findings.points.origin).tolist() == [40, 40]
-    assert findings.densities.separation["as trained"].keys() == {"held-out classes"}
-    assert len(findings.clusters) == 2
-    assert {picture.predicted for picture in findings.outlying} <= {"right", "low"}
-    truths = {picture.truth for picture in findings.outlying}
+    report = collect(run, most_points=200)
+    assert report.problems == ()
+    assert report.class_names == ("right", "low")
+    assert report.points.origin_names == ("test images", "held-out classes")
+    assert torch.bincount(report.points.origin).tolist() == [40, 40]
+    assert report.densities.separation["as trained"].keys() == {"held-out classes"}
+    assert len(report.clusters) == 2
+    assert {picture.predicted for picture in report.outlying} <= {"right", "low"}
+    truths = {picture.truth for picture in report.outlying}
     assert truths <= {"right", "low", "high (held out)", "left (held out)"}
     assert truths & {"high (held out)", "left (held out)"}
 
 
 def test_a_linear_head_has_no_centers(tmp_path):
-    findings = collect(train(tmp_path, head="linear", embedding_dim=0, steps=10), most_points=20)
-    assert findings.problems == ()
-    assert findings.clusters.reason.startswith("A linear head has no centers")
-    assert findings.points.centers["t-SNE"].shape == findings.points.centers["PCA"].shape == (0, 2)
-    assert bool(findings.points.distance.isnan().all())
-    assert findings.densities.log_density.keys() == {"as trained"}
-    assert bool(findings.points.log_density.isfinite().all())
-    scores = [picture.score for picture in findings.outlying]
+    report = collect(train(tmp_path, head="linear", embedding_dim=0, steps=10), most_points=20)
+    assert report.problems == ()
+    assert report.clusters.reason.startswith("A linear head has no centers")
+    assert report.points.centers["t-SNE"].shape == report.points.centers["PCA"].shape == (0, 2)
+    assert bool(report.points.distance.isnan().all())
+    assert report.densities.log_density.keys() == {"as trained"}
+    assert bool(report.points.log_density.isfinite().all())
+    scores = [picture.score for picture in report.outlying]
     assert scores == sorted(scores, reverse=True)
 
 
 @pytest.mark.parametrize("settings", [{"head": "kmeans", "embedding_dim": 1}, {"embedding_dim": 2, "refit": False}])
 def test_few_dimensions(tmp_path, settings):
-    findings = collect(train(tmp_path, steps=10, **settings), most_points=40)
-    assert findings.problems == ()
-    assert isinstance(findings.points, Points)
-    assert findings.points.explained == pytest.approx(1)
-    assert all(places.isfinite().all() and places.shape == (40, 2) for places in findings.points.maps.values())
-    assert len(findings.clusters[0].moments) == {1: 4, 2: 8}[settings["embedding_dim"]]
+    report = collect(train(tmp_path, steps=10, **settings), most_points=40)
+    assert report.problems == ()
+    assert isinstance(report.points, MapPoints)
+    assert report.points.explained == pytest.approx(1)
+    assert all(places.isfinite().all() and places.shape == (40, 2) for places in report.points.maps.values())
+    assert len(report.clusters[0].moments) == {1: 4, 2: 8}[settings["embedding_dim"]]
     states = {"as trained", "refitted"} if settings.get("refit", True) else {"as trained"}
-    assert findings.densities.log_density.keys() == states
+    assert report.densities.log_density.keys() == states
 
 
 def test_a_run_without_test_images_still_shows_its_pool(tmp_path):
     run = train(tmp_path, dataset=str(write_dataset(tmp_path / "no-test.npz", test=0)), steps=10)
-    findings = collect(run)
-    assert findings.points.reason == "There are no test images: train with test_fraction, which holds some out."
-    assert findings.evaluation == findings.mistakes == findings.points
-    assert len(findings.outlying) == 40
-    assert findings.problems == ()
+    report = collect(run)
+    assert report.points.reason == "There are no test images; train with test_fraction to hold some out."
+    assert report.evaluation == report.mistakes == report.points
+    assert len(report.outlying) == 40
+    assert report.problems == ()
 
 
 def test_test_images_without_labels_have_a_map_and_no_accuracy(tmp_path):
     run = train(tmp_path, dataset=str(write_dataset(tmp_path / "unlabelled.npz", labelled_test=False)), steps=10)
-    findings = collect(run, most_points=30)
-    assert isinstance(findings.points, Points)
-    assert isinstance(findings.densities, Densities)
-    assert "labelled test images" in findings.evaluation.reason
-    assert "labelled test images" in findings.mistakes.reason
-    assert "labelled test images" in findings.clusters.reason
+    report = collect(run, most_points=30)
+    assert isinstance(report.points, MapPoints)
+    assert isinstance(report.densities, Densities)
+    assert "labelled test images" in report.evaluation.reason
+    assert "labelled test images" in report.mistakes.reason
+    assert "labelled test images" in report.clusters.reason
 
 
-def test_a_model_that_diverged_leaves_words_in_place_of_figures(trained_run, monkeypatch):
+def test_a_model_that_diverged_leaves_a_reason_for_every_part(trained_run, monkeypatch):
     def diverged(classifier, images, **options):
         outputs = real(classifier, images, **options)
         outputs.z.fill_(torch.nan)
         outputs.log_joint.fill_(torch.nan)
         return outputs
 
-    from momatch.report import judged
-
-    real = judged.run_classifier
-    monkeypatch.setattr(judged, "run_classifier", diverged)
-    findings = collect(trained_run)
+    real = predictions.run_classifier
+    monkeypatch.setattr(predictions, "run_classifier", diverged)
+    report = collect(trained_run)
     for part in PARTS[:-1]:
-        assert isinstance(getattr(findings, part), Missing), part
-    assert "diverged" in findings.points.reason
-    assert findings.outlying == ()
+        assert isinstance(getattr(report, part), Missing), part
+    assert "diverged" in report.points.reason
+    assert report.outlying == ()
 
 
 def test_large_images_become_thumbnails(trained_run, monkeypatch):
-    monkeypatch.setattr("momatch.report.judged.MOST_PIXELS", 4)
-    findings = collect(trained_run, most_points=10)
-    assert findings.points.images.shape == (10, 1, 4, 4)
-    assert findings.outlying[0].image.shape == (1, 8, 8)  # a contact sheet has few
+    monkeypatch.setattr("momatch.report.predictions.MAX_THUMBNAIL_SIDE", 4)
+    report = collect(trained_run, most_points=10)
+    assert report.points.images.shape == (10, 1, 4, 4)
+    assert report.outlying[0].image.shape == (1, 8, 8)  # a contact sheet has few
 
 
 def test_a_name_of_ones_own_and_a_relative_directory(trained_run, monkeypatch):
@@ -222,10 +222,10 @@ def test_a_name_of_ones_own_and_a_relative_directory(trained_run, monkeypatch):
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="there is no such directory, expected the directory of a run"):
+    with pytest.raises(ValueError, match="there is no such directory, expected a run directory"):
         collect(tmp_path / "none")
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="got a file, expected the directory of a run"):
+    with pytest.raises(ValueError, match="got a file, expected a run directory"):
         collect(tmp_path / "file")
     with pytest.raises(ValueError, match="most_points: got 0"):
         collect(tmp_path, most_points=0)
@@ -236,15 +236,27 @@ def test_the_dataset_is_gone(trained_run, tmp_path):
     shutil.copytree(trained_run.parent, folder)
     text = (folder / "run" / "config.json").read_text()
     (folder / "run" / "config.json").write_text(text.replace(str(trained_run.parent), str(tmp_path / "nowhere")))
-    findings = collect(folder / "run")
-    assert isinstance(findings, Findings)
-    assert len(findings.problems) == 1
-    assert findings.problems[0].startswith("The images cannot be loaded: ")
-    assert "nowhere" in findings.problems[0]
-    assert "the one that the run was started in" in findings.problems[0]
-    assert findings.class_names == NAMES
-    assert len(findings.metrics) == 4
-    assert not [part for part in PARTS if "could not be loaded" not in getattr(findings, part).reason]
+    report = collect(folder / "run")
+    assert isinstance(report, RunReport)
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("The dataset cannot be loaded: ")
+    assert "nowhere" in report.problems[0]
+    assert "run this where training was started" in report.problems[0]
+    assert report.class_names == NAMES
+    assert len(report.metrics) == 4
+    assert not [part for part in PARTS if "could not be loaded" not in getattr(report, part).reason]
+
+
+def test_a_dataset_that_was_passed_to_fit_is_passed_to_the_report(tmp_path):
+    """It has the name of a known dataset, but other images: loading it by name would evaluate on the wrong ones."""
+    dataset = replace(load_dataset(write_dataset(tmp_path / "corners.npz"), progress=False), name="digits")
+    run = train(tmp_path, dataset=dataset, steps=10)
+    report = collect(run, dataset=dataset, most_points=5)
+    assert report.problems == ()
+    assert report.evaluation.accuracy == report.result["test_accuracy"]
+    assert report.points.images.shape[1:] == (1, 8, 8)
+    report_run(Run.load(run), dataset=dataset)
+    assert "The classes of" not in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_known_dataset_that_is_gone_is_not_downloaded(run_copy, tmp_path, monkeypatch):
@@ -255,9 +267,9 @@ def test_a_known_dataset_that_is_gone_is_not_downloaded(run_copy, tmp_path, monk
     config = run_copy / "config.json"
     old = Run.load(run_copy).config.dataset
     config.write_text(config.read_text().replace(old, "mnist"))
-    findings = collect(run_copy, data_dir=str(tmp_path / "empty"))
-    (problem,) = findings.problems
-    assert problem.startswith(f"The images cannot be loaded: mnist is not in {tmp_path / 'empty'}; fetch it with ")
+    report = collect(run_copy, data_dir=str(tmp_path / "empty"))
+    (problem,) = report.problems
+    assert problem.startswith(f"The dataset cannot be loaded: mnist is not in {tmp_path / 'empty'}; download it with ")
     assert not (tmp_path / "empty").exists()
 
 
@@ -265,25 +277,30 @@ def test_a_dataset_with_other_classes_is_not_judged(run_copy, tmp_path):
     config = run_copy / "config.json"
     path = write_dataset(tmp_path / "three.npz", classes=3)
     config.write_text(config.read_text().replace(Run.load(run_copy).config.dataset, str(path)))
-    findings = collect(run_copy)
-    assert findings.problems == (
-        f"{str(path)!r} has other classes than the model was trained with; put the old images back.",
+    report = collect(run_copy)
+    assert report.problems == (
+        f"The classes of {str(path)!r} differ from those of the model; restore the dataset of the training.",
     )
-    assert findings.class_names == NAMES
-    assert not [part for part in PARTS if not isinstance(getattr(findings, part), Missing)]
+    assert report.class_names == NAMES
+    assert not [part for part in PARTS if not isinstance(getattr(report, part), Missing)]
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
-        ("config.json", '"seed": 0', '"seed": 7', ["config.json says seed 7, result.json 0"]),
-        ("result.json", '"steps": 40', '"steps": 80', ["config.json says steps 40, result.json 80"]),
-        ("config.json", '"head": "aagmm"', '"head": "kmeans"', ["config.json says head 'kmeans', model.json 'aagmm'"]),
+        ("config.json", '"seed": 0', '"seed": 7', ["config.json says seed 7, result.json says 0"]),
+        ("result.json", '"steps": 40', '"steps": 80', ["config.json says steps 40, result.json says 80"]),
+        (
+            "config.json",
+            '"head": "aagmm"',
+            '"head": "kmeans"',
+            ["config.json says head 'kmeans', model.json says 'aagmm'"],
+        ),
         (
             "result.json",
             '"test_accuracy": ',
             '"test_accuracy": 0.125, "was": ',
-            ["give an accuracy of", "or a file is another run's"],
+            ["but result.json says 12.5", "belongs to another run"],
         ),
     ],
 )

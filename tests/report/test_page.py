@@ -10,10 +10,10 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.report import write_page
-from momatch.report.findings import Missing, Picture
-from tests.report.made_up import RESULT, make_evaluation, make_findings, make_metrics, make_points, nothing
+from momatch.report.run_report import Missing, Picture
+from tests.report.made_up_reports import RESULT, make_evaluation, make_metrics, make_points, make_report, nothing
 
-VOID = {"meta", "br", "input"}
+VOID = {"meta", "input"}
 SILENT = {"style", "script"}
 EVIL = '</td><script>alert("1")</script><b a=\'x'
 
@@ -53,18 +53,18 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page_of(tmp_path):
-    return lambda *findings: Page(write_page(findings, tmp_path / "report.html"))
+    return lambda *runs: Page(write_page(runs, tmp_path / "report.html"))
 
 
 def test_a_finished_run_is_told_in_full(page_of):
-    page = page_of(make_findings())
+    page = page_of(make_report())
     assert "95.0 % of test images classified correctly" in page.text
-    assert "Wrong on 3 of 60 test images." in page.text
-    assert "held-out classes in 93.0 %" in page.text
-    assert "counted; 96.3 % of these labels were right" in page.text
+    assert "3 of 60 test images misclassified." in page.text
+    assert "93.0 % of pairs for held-out classes" in page.text
+    assert "81.2 % of unlabelled images were used at the end; 96.3 % of their pseudo-labels were correct." in page.text
     assert "3 steps skipped" in page.text
-    for figure in ("92.8 %", "81.2 %", "47.3 s", "7,634", "512 MB", "2.13.0", "0.07", "0.930", "0.410"):
-        assert figure in page.text, figure
+    for metric in ("92.8 %", "81.2 %", "47 s", "7,634", "512 MB", "2.13.0", "0.07", "0.930", "0.410"):
+        assert metric in page.text, metric
     assert "median over the classes: order 1 (constrained): 4.0 , order 2: 4.0" in page.text
     assert "The map shows a part of the images." in page.text
     for kind in (
@@ -87,7 +87,7 @@ def test_a_finished_run_is_told_in_full(page_of):
 
 
 def test_the_page_needs_nothing_but_itself(tmp_path):
-    source = write_page([make_findings()], tmp_path / "report.html").read_text(encoding="utf-8")
+    source = write_page([make_report()], tmp_path / "report.html").read_text(encoding="utf-8")
     assert source.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in source
     page = Page(tmp_path / "report.html")
@@ -100,10 +100,16 @@ def test_the_page_needs_nothing_but_itself(tmp_path):
     assert "@import" not in styles
 
 
+def test_every_link_leads_to_a_section(page_of):
+    page = page_of(nothing())
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    assert links == [f"#{attributes['id']}" for tag, attributes in page.tags if tag == "section"]
+
+
 def test_names_are_text_and_never_markup(page_of):
     config = replace(TrainConfig().resolved(), dataset=EVIL, backbone="<i>net</i>:make")
     names = (EVIL, "a & b", "{style}", "😀" * 40)
-    page = page_of(make_findings(names, name=EVIL, config=config, problems=(EVIL,), notes=(EVIL,)), nothing(EVIL))
+    page = page_of(make_report(names, name=EVIL, config=config, problems=(EVIL,), notes=(EVIL,)), nothing(EVIL))
     assert "i" not in {tag for tag, attributes in page.tags if "class" not in attributes}
     assert sum(tag == "script" for tag, _ in page.tags) == 3
     assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
@@ -113,19 +119,19 @@ def test_names_are_text_and_never_markup(page_of):
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_page(page_of):
-    page = page_of(make_findings(("caf\udce9", "b"), name="\udce9"))
+    page = page_of(make_report(("caf\udce9", "b"), name="\udce9"))
     assert "caf?" in page.text
     assert page.data["runs"][0]["classes"][0] == "caf\udce9"
 
 
 def test_what_is_missing_is_said(page_of):
     page = page_of(nothing())
-    assert "There is no run that can be read" in page.text
-    assert "A problem with this run The directory is empty." in page.text
-    assert page.text.count("There is no model to look at.") == 7
+    assert "There is no readable run here" in page.text
+    assert "1 problem with this run The directory is empty." in page.text
+    assert page.text.count("There is no model to show.") == 7
     assert "There is no config.json." in page.text
-    assert "Nothing was recorded of the training." in page.text
-    assert "No figures yet" in page.text
+    assert "No training metrics were recorded." in page.text
+    assert "There are no metrics yet" in page.text
     assert page.charts() == []
 
 
@@ -133,7 +139,7 @@ def test_a_run_under_way(page_of):
     half = replace(nothing(), config=TrainConfig().resolved(), metrics=make_metrics()[:7])
     page = page_of(half)
     assert "This run has not finished" in page.text
-    assert "it got to step 140 of 1,200" in page.text
+    assert "it reached step 140 of 1,200" in page.text
     assert page.charts() == ["curves"] * 3
 
 
@@ -148,34 +154,34 @@ def test_parts_may_be_missing_one_by_one(page_of):
         "outlying": set(),
         "config": set(),
     }.items():
-        page = page_of(make_findings(**{part: gone}))
+        page = page_of(make_report(**{part: gone}))
         assert "This is gone." in page.text
         assert not charts & set(page.charts())
 
 
-def test_figures_that_are_none_or_no_numbers_are_left_out(page_of):
+def test_metrics_that_are_none_or_no_numbers_are_left_out(page_of):
     result = dict.fromkeys(RESULT) | {"compactness": float("nan"), "steps": 20, "skipped_steps": 0}
     lines = [{"step": 20, "supervised_loss": float("nan"), "utilisation": float("inf")}, {"step": 40}, {}]
     lines += [{"step": 60, "thresholds": [0.1, None, 0.2]}, {"step": "x", "thresholds": []}]
-    page = page_of(make_findings(result=result, metrics=lines, evaluation=Missing("No labels.")))
+    page = page_of(make_report(result=result, metrics=lines, evaluation=Missing("No labels.")))
     assert "nan" not in page.text.lower()
     assert "skipped because" not in page.text
     assert "Training finished; there were no labelled test images" in page.text
-    assert "Nothing was recorded of the training." in page.text
+    assert "No training metrics were recorded." in page.text
 
 
 def test_images_that_are_not_finite_are_drawn_nowhere(page_of):
     points = make_points(3)
     places = points.maps["PCA"].clone()
     places[0, 0], places[1, 1] = torch.nan, torch.inf
-    found = page_of(make_findings(points=replace(points, maps={"PCA": places}))).data["runs"][0]["map"]
+    found = page_of(make_report(points=replace(points, maps={"PCA": places}))).data["runs"][0]["map"]
     assert found["maps"]["PCA"]["x"][0] is None
     assert found["maps"]["PCA"]["y"][1] is None
 
 
 @pytest.mark.parametrize("K", [2, 20, 21, 100])
 def test_any_number_of_classes(page_of, K):
-    page = page_of(make_findings([f"class-{k}" for k in range(K)]))
+    page = page_of(make_report([f"class-{k}" for k in range(K)]))
     assert ("The 20 weakest of" in page.text) == (K > 20)
     assert (f"{K} pairs of classes were confused" in page.text) == (K > 20)
     assert page.data["runs"][0]["thresholds"]["heatmap"] == (K > 20)
@@ -185,35 +191,33 @@ def test_a_class_without_test_images_and_a_faultless_model(page_of):
     found = make_evaluation(3)
     confusion = torch.diag(torch.tensor([20, 20, 0]))
     page = page_of(
-        make_findings(evaluation=replace(found, n=40, accuracy=1.0, per_class=(1.0, 1.0, None), confusion=confusion))
+        make_report(evaluation=replace(found, n=40, accuracy=1.0, per_class=(1.0, 1.0, None), confusion=confusion))
     )
-    assert "1 of 3 classes have no test image." in page.text
-    assert "No test image was taken for another class." in page.text
+    assert "1 of 3 classes has no test images." in page.text
+    assert "No test image was misclassified." in page.text
     assert "weakest" not in page.text
 
 
 def test_several_runs_side_by_side(page_of):
     other = replace(TrainConfig(lr=0.03, head="linear", run_dir="elsewhere").resolved(), keep_checkpoints=9)
     result = RESULT | {"pseudo_label_accuracy": 0.99, "seconds": 99.0}
-    page = page_of(
-        make_findings(name="first"), make_findings(name="second", config=other, result=result), nothing("third")
-    )
+    page = page_of(make_report(name="first"), make_report(name="second", config=other, result=result), nothing("third"))
     assert "3 runs: 95.0 % of test images classified correctly" in page.text
-    text = page.text[page.text.index("Figures A B C") :]
+    text = page.text[page.text.index("Metrics A B C") :]
     assert "lr 0.07 0.03 -" in text
     assert "head aagmm linear -" in text
     assert "Pseudo-label accuracy 96.3 % 99.0 % -" in text
-    assert "AUROC, other, distance (energy of a linear head) 0.410 0.410 -" in text
+    assert "AUROC, other, distance (energy for a linear head) 0.410 0.410 -" in text
     # Where and how a run was carried out is no difference to its result.
     assert "keep_checkpoints" not in text[: text.index("Training")]
-    loss = next(chart for chart in page.data["curves"] if chart["title"] == "Loss of the pseudo-labels")
+    loss = next(chart for chart in page.data["curves"] if chart["title"] == "Loss on pseudo-labels")
     assert [line["run"] for line in loss["lines"]] == [0, 1]
     assert page.charts().count("map") == 2
 
 
 def test_the_same_findings_give_the_same_bytes(tmp_path):
-    findings = [make_findings()]
-    paths = [write_page(findings, tmp_path / name) for name in ("a.html", "b.html")]
+    runs = [make_report()]
+    paths = [write_page(runs, tmp_path / name) for name in ("a.html", "b.html")]
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
@@ -225,19 +229,19 @@ def test_five_thousand_noisy_images_stay_under_ten_megabytes(tmp_path):
     noise = torch.randint(0, 256, (80, 3, 64, 64), dtype=torch.uint8)
     pictures = tuple(Picture(image, "a", "b", 0.9, 3.0) for image in noise)
     names = [f"class number {k}" for k in range(10)]
-    findings = make_findings(names, points=points, mistakes=pictures[:40], outlying=pictures[40:])
-    assert write_page([findings], tmp_path / "report.html").stat().st_size < 10_000_000
+    report = make_report(names, points=points, mistakes=pictures[:40], outlying=pictures[40:])
+    assert write_page([report], tmp_path / "report.html").stat().st_size < 10_000_000
 
 
 def test_long_runs_stay_small(page_of, tmp_path):
-    page_of(make_findings(metrics=make_metrics(steps=80_000, interval=40, K=10), names=[str(k) for k in range(10)]))
+    page_of(make_report(metrics=make_metrics(steps=80_000, interval=40, K=10), names=[str(k) for k in range(10)]))
     assert (tmp_path / "report.html").stat().st_size < 2_400_000
 
 
 def test_runs_of_the_same_images_share_their_pictures(tmp_path):
-    findings = make_findings(size=(3, 32, 32), points=make_points(3, n=200, size=(3, 32, 32)))
-    one = write_page([findings], tmp_path / "one.html").stat().st_size
-    two = write_page([findings, replace(findings, name="again")], tmp_path / "two.html").stat().st_size
+    report = make_report(size=(3, 32, 32), points=make_points(3, n=200, size=(3, 32, 32)))
+    one = write_page([report], tmp_path / "one.html").stat().st_size
+    two = write_page([report, replace(report, name="again")], tmp_path / "two.html").stat().st_size
     images = 200 * 32 * 32
     assert two - one < images
 
@@ -245,11 +249,11 @@ def test_runs_of_the_same_images_share_their_pictures(tmp_path):
 def test_nothing_but_a_report_is_replaced(tmp_path):
     foreign = tmp_path / "report.html"
     foreign.write_text("<title>my own page</title>")
-    with pytest.raises(ValueError, match="no report of momatch"):
-        write_page([make_findings()], foreign)
+    with pytest.raises(ValueError, match="is not a momatch report"):
+        write_page([make_report()], foreign)
     assert foreign.read_text() == "<title>my own page</title>"
     with pytest.raises(ValueError, match="got a directory"):
-        write_page([make_findings()], tmp_path)
+        write_page([make_report()], tmp_path)
     with pytest.raises(ValueError, match="got none"):
         write_page([], tmp_path / "other.html")
 

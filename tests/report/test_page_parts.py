@@ -11,19 +11,19 @@ import torch
 from PIL import Image
 
 from momatch.config import TrainConfig
-from momatch.report.classes import confused_pairs
-from momatch.report.curves import curve_points, thin
-from momatch.report.panels import letter
-from momatch.report.payload import BINS, densities, histogram_range
-from momatch.report.plain import rounded, script_json
+from momatch.report.charts import BINS, curve_points, density_histograms, histogram_range, thin
+from momatch.report.formats import count, is_number, letter, plural, rounded
+from momatch.report.page import build_page
 from momatch.report.sprites import SIDE, Sprites, Tile
-from momatch.report.words import count, duration, headline, is_number, plural, summary
-from tests.report.made_up import make_densities, nothing
+from momatch.report.tables import confused_pairs, headline
+from tests.report.made_up_reports import make_densities, nothing
 
 
 def sheets(sprites):
     """The sheets of a style sheet, by class."""
-    found = re.findall(r"\.(sheet-\d+-\d+)\{background-image:url\(data:image/\w+;base64,([^)]+)\)\}", sprites.style())
+    found = re.findall(
+        r"\.(sheet-\d+-\d+)\{background-image:url\(data:image/\w+;base64,([^)]+)\)\}", sprites.style_sheet()
+    )
     return {name: Image.open(io.BytesIO(base64.b64decode(data))) for name, data in found}
 
 
@@ -35,14 +35,14 @@ def test_an_integer_too_large_for_a_float_is_no_number():
 
 def test_a_run_at_its_end_without_a_result_is_not_called_unfinished():
     run = replace(nothing(), config=TrainConfig(steps=600), metrics=[{"step": 600}])
-    assert headline(run) == "The result of this run cannot be read"
-    assert "All 600 steps were made, but there is no result that can be read." in summary(run)
-    assert headline(replace(run, metrics=[{"step": 500}])) == "This run has not finished"
+    assert headline([run]) == "The result of this run cannot be read"
+    assert "All 600 steps were completed, but there is no readable result." in build_page([run])
+    assert headline([replace(run, metrics=[{"step": 500}])]) == "This run has not finished"
 
 
 def test_held_out_classes_are_named():
     run = replace(nothing(), config=TrainConfig(held_out_classes="6,<7>", held_out_in_pool=True))
-    assert "the classes 6,&lt;7&gt; held out (their images stay in the pool)" in summary(run)
+    assert "Held-out classes: 6,&lt;7&gt; (their images stay in the unlabelled pool)." in build_page([run])
 
 
 def test_pictures_lie_where_the_element_looks():
@@ -55,10 +55,10 @@ def test_pictures_lie_where_the_element_looks():
         row, column = divmod(tile.number, SIDE)
         assert abs(sheet.getpixel((8 * column + 4, 8 * row + 4)) - int(image[0, 0, 0])) <= 3
     # Drawn twelve times as large, so that pixels stay square.
-    html = sprites.html(Tile(0, SIDE + 1), "a label")
-    assert "width:96px;height:96px" in html
-    assert f"background-size:{96 * SIDE}px auto" in html
-    assert "background-position:-96px -96px" in html
+    style = sprites.css_style(Tile(0, SIDE + 1))
+    assert "width:96px;height:96px" in style
+    assert f"background-size:{96 * SIDE}px auto" in style
+    assert "background-position:-96px -96px" in style
 
 
 def test_the_same_picture_is_kept_once():
@@ -74,7 +74,7 @@ def test_large_pictures_are_made_smaller_in_shape():
     sprites.add(torch.zeros(3, 96, 48, dtype=torch.uint8), most=32)
     sprites.add(torch.zeros(4, 3, 2, dtype=torch.uint8), most=32)
     sprites.add(torch.zeros(2, 200, 1, dtype=torch.uint8), most=32)
-    assert sprites.facts() == {"side": SIDE, "sizes": [[48, 96], [64, 96], [3, 96]]}
+    assert sprites.layout() == {"side": SIDE, "sizes": [[48, 96], [64, 96], [3, 96]]}
 
 
 def test_many_pictures_take_several_sheets():
@@ -82,13 +82,15 @@ def test_many_pictures_take_several_sheets():
     for i in range(SIDE * SIDE + 1):
         last = sprites.add(torch.tensor([i % 256, i // 256, 0], dtype=torch.uint8).view(3, 1, 1), most=32)
     assert list(sheets(sprites)) == ["sheet-0-0", "sheet-0-1"]
-    assert 'sheet-0-1"' in sprites.html(last, "")
+    assert sprites.css_class(last) == "sheet-0-1"
 
 
 def test_json_cannot_leave_its_script():
-    text = script_json({"a": "</script><!-- & \u2028"})
+    name = "</script><!-- & ' \u2028"
+    page = build_page([replace(nothing(), class_names=(name,))])
+    text = page.partition('id="data">')[2].partition("</script>")[0]
     assert not re.search("[<>&]", text)
-    assert json.loads(text) == {"a": "</script><!-- & \u2028"}
+    assert json.loads(text)["runs"][0]["classes"] == [name]
 
 
 def test_rounding_keeps_what_is_seen():
@@ -111,7 +113,7 @@ def test_a_loss_that_is_always_zero_is_no_curve_but_a_share_is():
 
 
 def test_histograms_hold_every_image_once():
-    found = densities(make_densities())
+    found = density_histograms(make_densities())
     for state in found.values():
         assert len(state["edges"]) == BINS + 1
         for origin in state["origins"]:
@@ -135,11 +137,9 @@ def test_confused_pairs_come_most_frequent_first():
     assert confused_pairs(confusion) == [(2, 1, 0), (1, 0, 1), (1, 2, 0)]
 
 
-def test_figures_as_a_person_says_them():
-    spoken = [duration(seconds) for seconds in (3.21, 59.94, 61.0, 7325.0)]
-    assert spoken == ["3.2 s", "59.9 s", "1 min 1 s", "2 h 2 min"]
+def test_numbers_as_a_person_writes_them():
     assert (count(1234567.0), plural(1, "step"), plural(2000, "step")) == ("1,234,567", "1 step", "2,000 steps")
-    assert headline(nothing()) == "There is no run that can be read"
+    assert headline([nothing()]) == "There is no readable run here"
 
 
 def test_runs_are_lettered():

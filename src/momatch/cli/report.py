@@ -13,19 +13,19 @@ import tyro
 from momatch.config import TrainConfig
 
 if TYPE_CHECKING:
-    from momatch.report.findings import Findings
+    from momatch.report.run_report import RunReport
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Show runs on one HTML page that needs no network: words, curves, maps, outliers, mistakes.
+    """Write an interactive HTML report about one run or several: metrics, curves, latent space, outliers, mistakes.
 
     Attributes:
-        runs: directories of runs: finished, under way or damaged. Several are shown side by side.
-        out: file of the page (default: report.html in the directory of the run, or in this one for several runs).
-        outliers: tell images of this dataset from the test images; may be repeated.
-        data_dir: where known datasets lie ($MOMATCH_DATA).
-        points: images on the map, at most.
+        runs: run directories, finished or not. Several are shown side by side.
+        out: output file (default: report.html in the run directory, or in the current one for several runs).
+        outliers: show how well images of this dataset are detected as outliers; may be repeated.
+        data_dir: directory of known datasets ($MOMATCH_DATA).
+        points: number of images on the map of the latent space, at most.
         trust_code: import the module of a backbone of your own (package.module:factory) that a run names.
     """
 
@@ -42,10 +42,10 @@ class Arguments:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``momatch report``; returns the exit code: 1 if there is nothing to show."""
+    """Run ``momatch report``; returns the exit code."""
     arguments = tyro.cli(Arguments, prog="momatch report", args=list(argv))
     if not arguments.runs:
-        raise ValueError("got no run, expected the directory of at least one: momatch report RUN")
+        raise ValueError("got no run, expected at least one run directory: momatch report RUN")
     if arguments.points < 1:
         raise ValueError(f"--points: got {arguments.points}, expected at least 1")
     path = arguments.out or (arguments.runs[0] if len(arguments.runs) == 1 else Path()) / "report.html"
@@ -55,34 +55,34 @@ def main(argv: Sequence[str]) -> int:
     from momatch.training.allocator import keep_large_blocks
 
     keep_large_blocks()
-    findings = []
-    for run, name in zip(arguments.runs, names(arguments.runs), strict=True):
-        found = collect(
+    reports = []
+    for run, name in zip(arguments.runs, unique_names(arguments.runs), strict=True):
+        report = collect(
             run,
             outliers=arguments.outliers,
             data_dir=arguments.data_dir,
             most_points=arguments.points,
             name=name,
             trust_code=arguments.trust_code,
-            say=partial(_say_about, name),
+            log=partial(_log, name),
         )
-        for problem in found.problems:
-            _say_about(f"warning: {name}", problem)
-        findings.append(found)
-    if not any(map(has_something, findings)):
-        raise ValueError(f"{', '.join(map(str, arguments.runs))}: nothing in it can be shown, so there is no report")
-    print(f"report: {write_page(findings, path)}")
+        for problem in report.problems:
+            _log(f"warning: {name}", problem)
+        reports.append(report)
+    if not any(map(has_content, reports)):
+        raise ValueError(f"{', '.join(map(str, arguments.runs))}: there is nothing to show, so no report was written")
+    print(f"report: {write_page(reports, path)}")
     return 0
 
 
-def names(runs: Sequence[Path]) -> list[str]:
-    """What the runs are called: by their folder, with as many folders above it as make the names differ."""
+def unique_names(runs: Sequence[Path]) -> list[str]:
+    """Names of the runs on the page: the directory, with as many parents as it takes to make the names unique."""
     paths = [run.resolve() for run in runs]
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
         found = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(found)) == len(found):
             return found
-    # The same run twice.
+    # The same run was given twice.
     seen: Counter[str] = Counter()
     numbered = []
     for path in paths:
@@ -91,23 +91,23 @@ def names(runs: Sequence[Path]) -> list[str]:
     return numbered
 
 
-def has_something(found: "Findings") -> bool:
-    """True if there is more to show than that there is nothing."""
-    return isinstance(found.config, TrainConfig) or bool(found.metrics) or found.result is not None
+def has_content(report: "RunReport") -> bool:
+    """True if at least one file of the run could be read."""
+    return isinstance(report.config, TrainConfig) or bool(report.metrics) or report.result is not None
 
 
 def _check(runs: Sequence[Path], path: Path) -> None:
-    """Known before the work, not after it."""
+    """Refuse bad arguments before the slow work."""
     from momatch.report.page import check_replaceable
 
     for run in runs:
         if not run.is_dir():
             kind = "got a file" if run.exists() else "there is no such directory"
-            raise ValueError(f"{run}: {kind}, expected that of a run")
+            raise ValueError(f"{run}: {kind}, expected a run directory")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"--out: got {path}, expected a file in a directory that exists")
+        raise ValueError(f"--out: got {path}, expected a file in an existing directory")
     check_replaceable(path)
 
 
-def _say_about(what: str, text: str) -> None:
-    print(f"momatch report: {what}: {text}", file=sys.stderr)
+def _log(subject: str, text: str) -> None:
+    print(f"momatch report: {subject}: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`collect`: everything that a report says about a run, from whatever of it there is."""
+"""`collect`: everything the report shows about a run, from whatever parts of it exist."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,22 +6,37 @@ from functools import partial
 from pathlib import Path
 
 from momatch.config import TrainConfig
-from momatch.data.dataset import UNLABELED
+from momatch.data.dataset import UNLABELED, Dataset
 from momatch.evaluation.evaluate import Evaluation, evaluate_outputs
 from momatch.inference.evaluate import check_features, fitted
-from momatch.report.agreement import disagreements
-from momatch.report.contact_sheets import confident_mistakes, drawn_from_pool, most_outlying, truths_of_pool
-from momatch.report.densities import collect_densities
-from momatch.report.findings import ClusterFindings, Findings, Missing, Picture
-from momatch.report.gaussianity import cluster_findings
-from momatch.report.judged import Judged
-from momatch.report.maps import map_points
-from momatch.report.models import Model, checkpoint_model, saved_model
-from momatch.report.run_files import RunFiles, attempt, read_run, written_again
-from momatch.report.run_images import RunImages, load_run_images, load_strangers
+from momatch.report.gaussianity import cluster_moments
+from momatch.report.latent_map import map_points
+from momatch.report.predictions import (
+    Predictions,
+    confident_mistakes,
+    measure_densities,
+    most_outlying,
+    pool_sample,
+    pool_truths,
+)
+from momatch.report.read_run import (
+    Model,
+    RunData,
+    RunFiles,
+    attempt,
+    checkpoint_model,
+    disagreements,
+    read_data,
+    read_outliers,
+    read_run,
+    rewrite_advice,
+    saved_model,
+)
+from momatch.report.run_report import ClusterMoments, Missing, Picture, RunReport
 from momatch.training.data import HELD_OUT
 
-TEST = "test images"
+Log = Callable[[str], None]
+
 _SEE = "(see the problems of this run)"
 
 
@@ -29,25 +44,27 @@ def collect(
     directory: Path,
     *,
     outliers: Sequence[str] = (),
+    dataset: Dataset | None = None,
     data_dir: str | None = None,
     most_points: int = 2000,
     name: str | None = None,
     trust_code: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> Findings:
-    """Collect what a report says about the run in `directory`. Nothing on disk is changed and nothing is downloaded.
+    log: Log = lambda text: None,
+) -> RunReport:
+    """Collect what the report shows about the run in `directory`. Changes nothing on disk and downloads nothing.
 
-    What is missing or damaged never raises: the findings say so, and hold what can be shown without it. A run without a model
-    is looked at through its newest whole checkpoint.
+    Missing or damaged parts do not raise: the report says what is wrong and holds what can be shown without them. A run
+    without a model is shown by its newest intact checkpoint.
 
     Args:
-        directory: of the run: finished, under way, damaged or empty.
-        outliers: other datasets, by name or path, whose images are to be told from the test images.
-        data_dir: where known datasets lie; None for where the run found them.
-        most_points: images on the map.
-        name: of the run on the page; by default that of the directory.
+        directory: the run directory: finished, unfinished, damaged or empty.
+        outliers: other datasets, by name or path, to compare with the test images as outliers.
+        dataset: the dataset of the run, if it was passed to `fit`; None to load it by name.
+        data_dir: directory of known datasets; None for the run's.
+        most_points: number of images on the map, at most.
+        name: name of the run on the page; None for that of the directory.
         trust_code: as for `Run.load`.
-        say: is told what is being done, before each thing that may take long.
+        log: called with a message before each slow part.
 
     Raises:
         UntrustedCodeError: if the run names a backbone that has to be imported and `trust_code` is not set.
@@ -56,35 +73,35 @@ def collect(
     directory = Path(directory)
     if not directory.is_dir():
         kind = "got a file" if directory.exists() else "there is no such directory"
-        raise ValueError(f"{directory}: {kind}, expected the directory of a run")
+        raise ValueError(f"{directory}: {kind}, expected a run directory")
     if most_points < 1:
         raise ValueError(f"most_points: got {most_points}, expected at least 1")
     files = read_run(directory)
-    findings = _without_model(name or directory.resolve().name, directory, files)
-    model, images, remarks = _model_and_images(directory, files, data_dir, trust_code, say)
-    findings = replace(findings, problems=(*findings.problems, *remarks))
+    report = _without_model(name or directory.resolve().name, directory, files)
+    model, data, problems = _model_and_data(directory, files, dataset, data_dir, trust_code, log)
+    report = replace(report, problems=(*report.problems, *problems))
     if isinstance(model, Missing):
-        names = () if isinstance(images, Missing) else images.parts.class_names
-        return _all_missing(replace(findings, class_names=names), model)
-    findings = replace(findings, class_names=model.facts.class_names)
-    if isinstance(images, Missing):
-        return _all_missing(findings, images)
-    assert isinstance(files.config, TrainConfig), "without it there are no images"
-    found = attempt(lambda: _judge_test(model, images, say))
-    if isinstance(found, Missing):
-        findings = _all_missing(findings, found)
+        names = () if isinstance(data, Missing) else data.parts.class_names
+        return _all_missing(replace(report, class_names=names), model)
+    report = replace(report, class_names=model.spec.class_names)
+    if isinstance(data, Missing):
+        return _all_missing(report, data)
+    assert isinstance(files.config, TrainConfig), "the data is loaded by the settings"
+    test = attempt(lambda: _predict_test(model, data, log))
+    if isinstance(test, Missing):
+        report = _all_missing(report, test)
     else:
-        strangers, remarks = _judge_strangers(model, images, outliers, data_dir or files.config.data_dir, say)
-        findings = replace(findings, problems=(*findings.problems, *remarks))
-        findings = _about_test(findings, [found, *strangers], files.config, most_points, say)
-    outlying, notes = _outlying(model, images, files.config, say)
-    problems = (*findings.problems, *disagreements(files.config, files.result, model, findings.evaluation))
-    return replace(findings, outlying=outlying, notes=(*findings.notes, *notes), problems=problems)
+        others, problems = _predict_outliers(model, data, outliers, data_dir or files.config.data_dir, log)
+        report = replace(report, problems=(*report.problems, *problems))
+        report = _with_test(report, [test, *others], files.config, most_points, log)
+    outlying, notes = _outlying(model, data, files.config, log)
+    problems = disagreements(files.config, files.result, model, report.evaluation)
+    return replace(report, outlying=outlying, notes=(*report.notes, *notes), problems=(*report.problems, *problems))
 
 
-def _without_model(name: str, directory: Path, files: RunFiles) -> Findings:
-    nothing = Missing("The run has not been looked at.")
-    return Findings(
+def _without_model(name: str, directory: Path, files: RunFiles) -> RunReport:
+    nothing = Missing("This was not computed.")
+    return RunReport(
         name=name,
         directory=directory,
         problems=files.problems,
@@ -101,143 +118,143 @@ def _without_model(name: str, directory: Path, files: RunFiles) -> Findings:
     )
 
 
-def _all_missing(findings: Findings, why: Missing) -> Findings:
-    return replace(findings, evaluation=why, points=why, clusters=why, densities=why, mistakes=why, outlying=why)
+def _all_missing(report: RunReport, why: Missing) -> RunReport:
+    return replace(report, evaluation=why, points=why, clusters=why, densities=why, mistakes=why, outlying=why)
 
 
-def _model_and_images(
-    directory: Path, files: RunFiles, data_dir: str | None, trust_code: bool, say: Callable[[str], None]
-) -> tuple[Model | Missing, RunImages | Missing, list[str]]:
-    """The model, the images, and what is wrong with them."""
-    remarks: list[str] = []
+def _model_and_data(
+    directory: Path, files: RunFiles, dataset: Dataset | None, data_dir: str | None, trust_code: bool, log: Log
+) -> tuple[Model | Missing, RunData | Missing, list[str]]:
+    """The model, the data, and what is wrong with them."""
+    problems: list[str] = []
     model: Model | Missing = attempt(lambda: saved_model(directory, trust_code=trust_code))
-    # A run that is under way has no model yet, which is nothing to complain of.
+    # An unfinished run has no model yet, which is not a problem.
     expected = files.result is not None or (directory / "model.json").exists()
     if isinstance(model, Missing) and expected:
-        remarks.append(f"The model cannot be used: {model.reason}{written_again(directory)}")
+        problems.append(f"The model cannot be used: {model.reason}{rewrite_advice(directory)}")
     config = files.config
     if isinstance(config, Missing):
-        unknown = Missing("Without the settings it is not known which images the run was trained on.")
-        return (unknown if isinstance(model, Missing) else model), unknown, remarks
-    say(f"loading {config.dataset}")
-    images = attempt(lambda: load_run_images(config, data_dir))
-    if isinstance(images, Missing):
-        remarks.append(f"The images cannot be loaded: {images.reason}")
-        gone = Missing(f"This needs the images of {config.dataset!r}, which could not be loaded {_SEE}.")
-        return (gone if isinstance(model, Missing) else model), gone, remarks
-    remarks += images.remarks
+        unknown = Missing("Without the settings, the dataset of the run is unknown.")
+        return (unknown if isinstance(model, Missing) else model), unknown, problems
+    log(f"loading {config.dataset}")
+    data = attempt(lambda: read_data(config, data_dir, dataset))
+    if isinstance(data, Missing):
+        problems.append(f"The dataset cannot be loaded: {data.reason}")
+        gone = Missing(f"This needs the dataset {config.dataset!r}, which could not be loaded {_SEE}.")
+        return (gone if isinstance(model, Missing) else model), gone, problems
+    problems += data.warnings
     if isinstance(model, Missing):
-        say("building the model from its newest checkpoint")
-        model = attempt(partial(checkpoint_model, directory, config, images, trust_code=trust_code))
-        remarks += [f"There is no model to look at: {model.reason}"] if isinstance(model, Missing) else model.remarks
+        log("loading the newest checkpoint")
+        model = attempt(partial(checkpoint_model, directory, config, data, trust_code=trust_code))
+        problems += [f"There is no model to show: {model.reason}"] if isinstance(model, Missing) else model.warnings
     if isinstance(model, Missing):
-        return Missing(f"There is no model to look at {_SEE}."), images, remarks
-    if model.facts.class_names != images.parts.class_names:
-        remarks.append(
-            f"{config.dataset!r} has other classes than the model was trained with; put the old images back."
+        return Missing(f"There is no model to show {_SEE}."), data, problems
+    if model.spec.class_names != data.parts.class_names:
+        problems.append(
+            f"The classes of {config.dataset!r} differ from those of the model; restore the dataset of the training."
         )
-        return model, Missing(f"The images are not those that the model was trained with {_SEE}."), remarks
-    strange = attempt(lambda: check_features(model.classifier, images.dataset))
-    if isinstance(strange, Missing):
-        remarks.append(strange.reason)
-        return model, Missing(f"The features are not those that the model was trained with {_SEE}."), remarks
-    return model, images, remarks
+        return model, Missing(f"The dataset is not the one that the model was trained on {_SEE}."), problems
+    foreign = attempt(lambda: check_features(model.classifier, data.dataset))
+    if isinstance(foreign, Missing):
+        problems.append(foreign.reason)
+        return model, Missing(f"The features are not those that the model was trained on {_SEE}."), problems
+    return model, data, problems
 
 
-def _judge_test(model: Model, images: RunImages, say: Callable[[str], None]) -> Judged:
-    test = images.parts.test
+def _predict_test(model: Model, data: RunData, log: Log) -> Predictions:
+    test = data.parts.test
     if test is None or len(test) == 0:
-        raise ValueError("There are no test images: train with test_fraction, which holds some out")
-    say(f"running the model over {len(test):,} test images")
-    return Judged.by(model, TEST, fitted(test.images, model.facts), test.labels)
+        raise ValueError("There are no test images; train with test_fraction to hold some out")
+    log(f"running the model on {len(test):,} test images")
+    return Predictions.of(model, "test images", fitted(test.images, model.spec), test.labels)
 
 
-def _judge_strangers(
-    model: Model, images: RunImages, outliers: Sequence[str], data_dir: str | None, say: Callable[[str], None]
-) -> tuple[list[Judged], list[str]]:
-    """Images that do not belong, by origin; and which are not at hand."""
-    strangers, remarks = [], []
-    unknown = images.parts.unknown_test
+def _predict_outliers(
+    model: Model, data: RunData, outliers: Sequence[str], data_dir: str | None, log: Log
+) -> tuple[list[Predictions], list[str]]:
+    """Predictions for outliers by origin, and which origins could not be used."""
+    predictions, problems = [], []
+    unknown = data.parts.unknown_test
     if unknown is not None and len(unknown):
-        say(f"running the model over {len(unknown):,} test images of held-out classes")
-        strangers.append(Judged.by(model, HELD_OUT, fitted(unknown.images, model.facts)))
+        log(f"running the model on {len(unknown):,} test images of held-out classes")
+        predictions.append(Predictions.of(model, HELD_OUT, fitted(unknown.images, model.spec)))
     for name in dict.fromkeys(outliers):
-        if name == model.facts.dataset:
-            remarks.append(
-                f"The outliers {name!r} are left out: the run was trained on them; held_out_classes makes outliers of classes."
+        if name == model.spec.dataset:
+            problems.append(
+                f"The outliers {name!r} were skipped: the run was trained on this dataset; use held_out_classes to treat "
+                "some of its classes as outliers."
             )
             continue
-        say(f"running the model over {name}")
-        loaded = attempt(partial(_judge_dataset, model, name, data_dir))
-        if isinstance(loaded, Missing):
-            remarks.append(f"The outliers {name!r} are left out: {loaded.reason}")
+        log(f"running the model on {name}")
+        found = attempt(partial(_predict_dataset, model, name, data_dir))
+        if isinstance(found, Missing):
+            problems.append(f"The outliers {name!r} were skipped: {found.reason}")
         else:
-            strangers.append(loaded[0])
-            remarks += loaded[1]
-    return strangers, remarks
+            predictions.append(found[0])
+            problems += found[1]
+    return predictions, problems
 
 
-def _judge_dataset(model: Model, name: str, data_dir: str | None) -> tuple[Judged, tuple[str, ...]]:
-    images, remarks = load_strangers(name, data_dir, model.facts, model.classifier)
-    return Judged.by(model, name, images), remarks
+def _predict_dataset(model: Model, name: str, data_dir: str | None) -> tuple[Predictions, tuple[str, ...]]:
+    images, warnings = read_outliers(name, data_dir, model.spec, model.classifier)
+    return Predictions.of(model, name, images), warnings
 
 
-def _about_test(
-    findings: Findings, origins: Sequence[Judged], config: TrainConfig, most_points: int, say: Callable[[str], None]
-) -> Findings:
+def _with_test(
+    report: RunReport, origins: Sequence[Predictions], config: TrainConfig, most_points: int, log: Log
+) -> RunReport:
+    """The report with everything that follows from the test images (first of `origins`) and the outliers."""
     test = origins[0]
-    points = attempt(lambda: map_points(origins, most_points, say))
-    notes = list(findings.notes)
+    points = attempt(lambda: map_points(origins, most_points, log))
+    notes = list(report.notes)
     total = sum(map(len, origins))
     if not isinstance(points, Missing) and len(points.labels) < total:
-        notes.append(f"The map shows {len(points.labels):,} of {total:,} images, of each class the same share.")
+        notes.append(f"The map shows {len(points.labels):,} of {total:,} images, the same share of every class.")
     return replace(
-        findings,
+        report,
         evaluation=attempt(lambda: _evaluate(test)),
         points=points,
         clusters=attempt(lambda: _clusters(test, config)),
-        densities=attempt(lambda: collect_densities(origins)),
+        densities=attempt(lambda: measure_densities(origins)),
         mistakes=attempt(lambda: confident_mistakes(test)),
         notes=tuple(notes),
     )
 
 
-def _evaluate(test: Judged) -> Evaluation:
+def _evaluate(test: Predictions) -> Evaluation:
     if not bool((test.labels != UNLABELED).any()):
-        raise ValueError("There are no labelled test images, so it is not known how many predictions are right")
+        raise ValueError("There are no labelled test images, so the accuracy is unknown")
     return evaluate_outputs(test.model.classifier.head, test.outputs, test.labels)
 
 
-def _clusters(test: Judged, config: TrainConfig) -> tuple[ClusterFindings, ...]:
+def _clusters(test: Predictions, config: TrainConfig) -> tuple[ClusterMoments, ...]:
     head = test.model.classifier.head
     if not head.has_centers:
-        raise ValueError("A linear head has no centers, so there are no clusters to hold against a Gaussian")
-    usable = test.select(test.is_finite.nonzero().flatten())
-    names = test.model.facts.class_names
-    found = cluster_findings(head, usable.outputs.z, usable.labels, names, whiten=config.moment_whiten)
-    if not found:
-        raise ValueError(
-            "There are no labelled test images with a finite embedding, so nothing is known about clusters"
-        )
-    return found
+        raise ValueError("A linear head has no centers, so there are no clusters to compare with a Gaussian")
+    usable = test.where(test.is_finite)
+    names = test.model.spec.class_names
+    clusters = cluster_moments(head, usable.outputs.z, usable.labels, names, whiten=config.moment_whiten)
+    if not clusters:
+        raise ValueError("There are no labelled test images with a finite embedding, so there are no clusters to show")
+    return clusters
 
 
 def _outlying(
-    model: Model, images: RunImages, config: TrainConfig, say: Callable[[str], None]
+    model: Model, data: RunData, config: TrainConfig, log: Log
 ) -> tuple[tuple[Picture, ...] | Missing, list[str]]:
-    """The most outlying images of the pool, and a note if not all of it was looked at."""
-    split = attempt(lambda: images.split)
+    """The most outlying images of the pool, and a note if only a sample of it was scored."""
+    split = attempt(lambda: data.split)
     if isinstance(split, Missing):
         return split, []
     size = len(split.unlabeled_images)
     if size == 0:
         return Missing("There are no unlabelled images."), []
-    positions = drawn_from_pool(size, config.seed)
-    say(f"running the model over {len(positions):,} unlabelled images")
+    positions = pool_sample(size, config.seed)
+    log(f"running the model on {len(positions):,} unlabelled images")
 
-    def look() -> tuple[Picture, ...]:
-        rows = fitted(split.unlabeled_images.select(positions), model.facts)
-        return most_outlying(Judged.by(model, "unlabelled images", rows), truths_of_pool(images, positions))
+    def score() -> tuple[Picture, ...]:
+        rows = fitted(split.unlabeled_images.select(positions), model.spec)
+        return most_outlying(Predictions.of(model, "unlabelled images", rows), pool_truths(data, positions))
 
-    part = f"The most outlying images are those of {len(positions):,} of the {size:,} unlabelled ones, drawn by the run's seed."
-    return attempt(look), [part] if len(positions) < size else []
+    note = f"The most outlying images were chosen from a random {len(positions):,} of the {size:,} unlabelled images."
+    return attempt(score), [note] if len(positions) < size else []

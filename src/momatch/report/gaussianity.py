@@ -1,7 +1,8 @@
-"""How Gaussian each class is around its center: sample moments beside those of a Gaussian, and quantiles of the distance.
+"""How Gaussian each class is around its center: its sample moments against those of a Gaussian, quantiles of the distance.
 
-The D^p cells of a moment tensor are never built. For two samples u and v let P_r = sum_d u_d^r v_d^r. The sum over a class's
-cells of the product of both samples' monomials is a polynomial in P_1 to P_4 (`PAIRS`; docs/method.md, "The Gram identity"), so
+The D^p cells of a moment tensor are never built. For two samples u and v let P_r = sum_d u_d^r v_d^r. The sum over the cells
+of a partition of the product of both samples' monomials is a polynomial in P_1 to P_4 (`PAIRS`; docs/method.md, "The Gram
+identity"), so
 
     sum over cells of M^2 = its mean over all pairs of samples,   sum over cells of M = its mean with v = (1, ..., 1),
 
@@ -18,12 +19,12 @@ from torch import Tensor
 
 from momatch.constraints.cells import NORMAL_MOMENTS, Partition, cell_counts
 from momatch.heads import Head
-from momatch.report.findings import ClusterFindings, MomentRow
+from momatch.report.run_report import ClusterMoments, MomentRow
 
-#: Pairs of samples at once.
+#: Pairs of samples in one batch.
 PAIRS_AT_ONCE = 1 << 20
-#: Quantiles of a Q-Q plot, at most.
-MOST_QUANTILES = 100
+#: Points of a Q-Q plot.
+MAX_QUANTILES = 100
 
 PAIRS: dict[Partition, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     (1,): lambda p1, p2, p3, p4: p1,
@@ -41,13 +42,13 @@ PAIRS: dict[Partition, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def moment_rows(u: Float[Tensor, "n D"]) -> tuple[MomentRow, ...]:
-    """Sample moments of order 1 to 4 of residuals, for each class that has cells, beside those of N(0, I).
+    """Sample moments of order 1 to 4 of residuals, for each partition that has cells in D dimensions.
 
     Args:
-        u: finite residuals, at least one.
+        u: finite residuals, at least one row.
 
     Raises:
-        ValueError: if they are so large that their powers are not finite.
+        ValueError: if their fourth powers overflow.
     """
     n, D = u.shape
     u = u.double()
@@ -57,13 +58,13 @@ def moment_rows(u: Float[Tensor, "n D"]) -> tuple[MomentRow, ...]:
         for partition, values in _polynomials(rows, u).items():
             squares[partition] += float(values.sum()) / n**2
     if not all(isfinite(value) for value in (*sums.values(), *squares.values())):
-        raise ValueError("The embeddings are too large for their fourth powers to be finite: the model has diverged")
+        raise ValueError("The fourth powers of the embeddings overflow: the model has diverged")
     found = []
     for partition, cells in cell_counts(D).items():
         if cells == 0:
             continue
         target, mean = NORMAL_MOMENTS.get(partition, 0.0), sums[partition] / cells
-        # Rounding may leave a little less than nothing.
+        # Rounding may leave a small negative number.
         error = sqrt(max(0.0, squares[partition] / cells - 2 * target * mean + target**2))
         name = f"({','.join(map(str, partition))})"
         found.append(MomentRow(name, sum(partition), target, mean, error, moment_noise(partition, n)))
@@ -78,32 +79,32 @@ def moment_noise(partition: Partition, n: int) -> float:
 
 
 def distance_quantiles(d2: Float[Tensor, " n"], dimensions: int) -> tuple[Float[Tensor, " q"], Float[Tensor, " q"]]:
-    """Quantiles of the chi-square distribution, and of squared Mahalanobis distances, at (i - 1/2) / q."""
+    """Quantiles of the chi-square distribution and of squared Mahalanobis distances `d2`, at (i - 1/2) / q."""
     from scipy.stats import chi2
 
-    q = min(len(d2), MOST_QUANTILES)
+    q = min(len(d2), MAX_QUANTILES)
     levels = (np.arange(q) + 0.5) / q
     observed = np.quantile(d2.double().numpy(), levels, method="hazen")
     return torch.from_numpy(chi2.ppf(levels, dimensions)), torch.from_numpy(observed)
 
 
 @torch.no_grad()
-def cluster_findings(
+def cluster_moments(
     head: Head,
     z: Float[Tensor, "n D"],
     labels: Int64[Tensor, " n"],
     names: tuple[str, ...],
     *,
     whiten: bool,
-) -> tuple[ClusterFindings, ...]:
-    """Each class around the center that the head has for it; classes without samples are left out.
+) -> tuple[ClusterMoments, ...]:
+    """Moments and distances of each class around its center; classes without samples are left out.
 
     Args:
         head: as trained.
         z: finite embeddings.
-        labels: true classes, -1 where not known.
-        names: of the classes.
-        whiten: take moments in units of the head's standard deviations.
+        labels: true classes, -1 if unknown.
+        names: class names.
+        whiten: measure moments in the head's standard deviations.
     """
     centers, deviations = head.centers.cpu().double(), head.variances.cpu().double().sqrt()
     found = []
@@ -113,7 +114,7 @@ def cluster_findings(
             continue
         scaled = u / deviations[k]
         expected, observed = distance_quantiles(scaled.square().sum(1), u.shape[1])
-        found.append(ClusterFindings(name, len(u), moment_rows(scaled if whiten else u), expected, observed))
+        found.append(ClusterMoments(name, len(u), moment_rows(scaled if whiten else u), expected, observed))
     return tuple(found)
 
 

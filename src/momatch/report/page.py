@@ -1,114 +1,64 @@
-"""Puts the page together and onto the disk."""
+"""Renders the page (assets/page.html) and writes it to disk."""
 
+import base64
+import gzip
 from collections.abc import Sequence
-from html import escape
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
-from momatch.report.classes import classes_section
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from momatch.data.dataset import Dataset
+from momatch.report import formats, tables
+from momatch.report.charts import chart_data
 from momatch.report.collect import collect
-from momatch.report.compare import comparison, headline_of_all, summaries
-from momatch.report.figures import figures_section, settings_section
-from momatch.report.findings import Findings
-from momatch.report.leads import CALIBRATION, ERRORS, GAUSSIANITY, MAP, MISTAKES, OUTLIERS, OUTLYING
-from momatch.report.library import plotly, scripts, style
-from momatch.report.panels import badge, panels
-from momatch.report.payload import page_payload
-from momatch.report.plain import script_json
-from momatch.report.sections import (
-    calibration_section,
-    curves_section,
-    densities_section,
-    gaussianity_section,
-    map_section,
-    sheet_section,
-)
+from momatch.report.run_report import Missing, RunReport
 from momatch.report.sprites import Sprites
 from momatch.storage.durable import replace_files
 from momatch.training.run import Run
 
-#: How a page of ours begins its title: what carries it may be replaced by a new one, anything else is somebody's file.
+#: The title of every report begins like this: a file that contains it may be replaced, any other file is the user's own.
 MARKER = "<title>momatch: "
-#: Bytes at the beginning of a file within which the marker stands.
+#: The marker is within this many bytes from the beginning of the file.
 MARKER_WITHIN = 4096
-
-# The policy lets the browser itself refuse every request: nothing of the run leaves the page.
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<!-- a report of momatch -->
-<title>momatch: {title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:">
-<style>
-{style}
-{sheets}
-</style>
-</head>
-<body class="{kind}">
-<header><h1>{headline}</h1>{summary}</header>
-{navigation}
-<main>
-<noscript><p class="missing">The charts need JavaScript; the words and tables do not.</p></noscript>
-{sections}
-</main>
-<footer><p>Made by momatch; charts by plotly.js (MIT license), which is part of this file. It needs no network.</p></footer>
-<script type="application/json" id="data">{data}</script>
-<script type="text/plain" id="plotly">{plotly}</script>
-<script>
-(() => {{
-"use strict";
-{scripts}
-}})();
-</script>
-</body>
-</html>
-"""
+#: Longest side of a picture on a contact sheet, in pixels.
+SHEET_PIXELS = 64
 
 
-class Section(NamedTuple):
-    """A part of the page: its anchor, title, how to read it, and its content."""
+def report_run(run: Run, *, dataset: Dataset | None = None) -> Path:
+    """Write ``report.html`` into the directory of a run.
 
-    anchor: str
-    title: str
-    lead: str
-    content: str
-
-
-def report_run(run: Run) -> Path:
-    """Write ``report.html`` into the directory of a run, with everything that its own images tell.
+    Args:
+        run: the run.
+        dataset: the dataset of the run, if it was passed to `fit`; None to load it by name.
 
     Returns:
         The path of the page.
 
     Raises:
-        ValueError: if ``report.html`` is there and is no report.
-        OSError: if the page cannot be written; an earlier one is still there.
+        ValueError: if ``report.html`` exists and is not a report.
+        OSError: if the page cannot be written; an earlier page is kept.
     """
-    return write_page([collect(run.directory, trust_code=run.trust_code)], run.directory / "report.html")
+    return write_page([collect(run.directory, dataset=dataset, trust_code=run.trust_code)], run.directory / "report.html")
 
 
-def write_page(findings: Sequence[Findings], path: Path) -> Path:
-    """Write a page about one run, or about several side by side; an earlier page is replaced by a whole new one only.
-
-    Args:
-        findings: of each run.
-        path: of the page.
+def write_page(runs: Sequence[RunReport], path: Path) -> Path:
+    """Write a page about one run, or about several side by side; an earlier page is replaced atomically.
 
     Returns:
         `path`.
 
     Raises:
-        ValueError: if there are no findings, or `path` is a file that is no report.
-        OSError: if the page cannot be written; an earlier one is still there.
+        ValueError: if there are no runs, or `path` is a file that is not a report.
+        OSError: if the page cannot be written; an earlier page is kept.
     """
-    if not findings:
-        raise ValueError("findings: got none, expected those of at least one run")
+    if not runs:
+        raise ValueError("runs: got none, expected at least one")
     check_replaceable(path)
-    # Names of files may hold bytes that are no text; they become question marks.
-    replace_files({path: build_page(findings).encode("utf-8", "replace")})
+    # File names may hold bytes that are not text; they become question marks.
+    replace_files({path: build_page(runs).encode("utf-8", "replace")})
     return path
 
 
@@ -116,79 +66,65 @@ def check_replaceable(path: Path) -> None:
     """Refuse to replace anything but a report.
 
     Raises:
-        ValueError: if there is something else at `path`.
+        ValueError: if `path` is something else.
     """
     if path.is_dir():
-        raise ValueError(f"{path}: got a directory, expected a file for the report")
+        raise ValueError(f"{path}: got a directory, expected a file name for the report")
     if path.exists():
         with open(path, "rb") as file:
             beginning = file.read(MARKER_WITHIN)
         if MARKER.encode() not in beginning:
-            raise ValueError(f"{path}: got a file that is no report of momatch; name another file, or remove this one")
+            raise ValueError(
+                f"{path}: the file exists and is not a momatch report; choose another name or delete the file"
+            )
 
 
-def build_page(findings: Sequence[Findings]) -> str:
+def build_page(runs: Sequence[RunReport]) -> str:
     """The page as text."""
     sprites = Sprites()
-    sections = page_sections(findings, sprites)
-    data = script_json(page_payload(findings, sprites))
-    several = len(findings) > 1
-    title = f"{len(findings)} runs" if several else findings[0].name
-    return PAGE.format(
-        title=escape(title),
-        kind="several" if several else "",
-        style=style(),
-        sheets=sprites.style(),
-        headline=headline_of_all(findings),
-        summary=summaries(findings),
-        navigation=_navigation(sections, findings),
-        sections="\n".join(map(_section, sections)),
-        data=data,
-        plotly=plotly(),
-        scripts=scripts(),
+    data = chart_data(runs, sprites)
+    # Added here, though the template adds them again: the style sheet at its top holds all pictures.
+    for run in runs:
+        for pictures in (run.mistakes, run.outlying):
+            for picture in () if isinstance(pictures, Missing) else pictures:
+                sprites.add(picture.image, most=SHEET_PIXELS)
+    title = f"{len(runs)} runs" if len(runs) > 1 else runs[0].name
+    template = _environment().get_template("page.html")
+    return template.render(title=title, runs=runs, data=data, sprites=sprites, sheet_pixels=SHEET_PIXELS)
+
+
+@cache
+def _environment() -> Environment:
+    """Jinja with the page's functions, filters and tests; everything is escaped unless it is marked as safe."""
+    environment = Environment(
+        loader=PackageLoader("momatch.report", "assets"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
+    # The order of keys is kept: the first map is the one that is shown first.
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    for function in (formats.count, formats.decimal, formats.letter, formats.percent, formats.plural):
+        environment.filters[function.__name__] = function
+    environment.tests["missing"] = lambda value: isinstance(value, Missing)
+    environment.tests["finite_number"] = formats.is_number
+    environment.globals |= {"tables": tables, "asset": _asset, "plotly": _plotly}
+    return environment
 
 
-def page_sections(findings: Sequence[Findings], sprites: Sprites) -> list[Section]:
-    """Every section in order; the pictures of the contact sheets are added to `sprites`."""
-
-    def mistakes(run: Findings, number: int) -> str:
-        return sheet_section(run.mistakes, sprites, "No test image was taken for another class.", by_score=False)
-
-    def outlying(run: Findings, number: int) -> str:
-        return sheet_section(run.outlying, sprites, "There are no unlabelled images.", by_score=True)
-
-    figures = comparison(findings) if len(findings) > 1 else figures_section(findings[0])
-    return [
-        Section("figures", "Figures", "", figures),
-        Section("training", "Training", "", curves_section(findings)),
-        Section("map", "Latent space", MAP, panels(findings, map_section)),
-        Section("gaussianity", "Gaussianity", GAUSSIANITY, panels(findings, gaussianity_section)),
-        Section("errors", "Errors", ERRORS, panels(findings, classes_section)),
-        Section("calibration", "Calibration", CALIBRATION, panels(findings, calibration_section)),
-        Section("outliers", "Outliers", OUTLIERS, panels(findings, densities_section)),
-        Section("mistakes", "Confident mistakes", MISTAKES, panels(findings, mistakes)),
-        Section("outlying", "Outlying images", OUTLYING, panels(findings, outlying)),
-        Section("settings", "Settings", "", panels(findings, lambda run, _: settings_section(run) + _notes(run))),
-    ]
+@cache
+def _asset(name: str) -> Markup:
+    """A style sheet or script of the page."""
+    return Markup(files("momatch.report").joinpath("assets", name).read_text(encoding="utf-8"))
 
 
-def _section(section: Section) -> str:
-    lead = f'<p class="lead">{section.lead}</p>' if section.lead else ""
-    return f'<section id="{section.anchor}"><h2>{section.title}</h2>{lead}{section.content}</section>'
+@cache
+def _plotly() -> Markup:
+    """plotly.js from the plotly package, compressed, in base64: a third of its size.
 
-
-def _navigation(sections: Sequence[Section], findings: Sequence[Findings]) -> str:
-    links = "".join(f'<a href="#{section.anchor}">{section.title}</a>' for section in sections)
-    shown = ""
-    if len(findings) > 1:
-        boxes = "".join(
-            f'<label title="{escape(run.name)}"><input type="checkbox" data-shows="{number}" checked>{badge(number)}</label>'
-            for number, run in enumerate(findings)
-        )
-        shown = f'<fieldset class="shown"><legend>Runs shown</legend>{boxes}</fieldset>'
-    return f'<nav aria-label="Sections"><div class="links">{links}</div>{shown}</nav>'
-
-
-def _notes(run: Findings) -> str:
-    return "".join(f"<p>{escape(note)}</p>" for note in run.notes)
+    The bytes are always the same: no time stamp is included.
+    """
+    # plotly.offline.get_plotlyjs does the same but takes three seconds to import.
+    source = files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
+    return Markup(base64.b64encode(gzip.compress(source, mtime=0)).decode())

@@ -1,7 +1,7 @@
-"""Thumbnails: all pictures of a page on a few large images, each picture once, however often it is shown.
+"""Sprite sheets: all pictures of a page packed into a few large images, each picture once.
 
-A browser loads a handful of large images at once and draws a part of one as the background of an element; thousands of small
-images would cost more bytes and more time.
+A picture is shown as a part of a sheet, the background of an element; thousands of separate images would take more bytes
+and more time to load.
 """
 
 import base64
@@ -14,28 +14,28 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-#: Pictures across a sheet and down it. 64 pictures of 32 pixels give 2048, which every browser and phone can hold.
+#: Pictures per row and column of a sheet: 64 of 32 pixels make 2048, which every browser and phone can display.
 SIDE = 64
-#: Pixels that the longer side of a shown picture comes near to.
+#: Approximate longer side of a picture on screen, in pixels.
 SHOWN = 96
 
 
 class Tile(NamedTuple):
-    """A picture's place: which kind of sheet (all pictures of one size share a kind), and its number there."""
+    """Where a picture is: its kind (pictures of one shape share sheets), and its number within the kind."""
 
     kind: int
     number: int
 
 
 class Size(NamedTuple):
-    """Pixels across and down."""
+    """Width and height on screen, in pixels."""
 
     width: int
     height: int
 
 
 class Sprites:
-    """The pictures of a page. Add them, then ask for `style` and `facts`."""
+    """The pictures of a page. Add all of them before asking for `style_sheet` and `layout`."""
 
     def __init__(self) -> None:
         self._kinds: list[tuple[int, int, int]] = []
@@ -43,10 +43,10 @@ class Sprites:
         self._known: dict[tuple[int, bytes], int] = {}
 
     def add(self, image: UInt8[Tensor, "C H W"], *, most: int) -> Tile:
-        """Keep a picture, made smaller if a side is longer than `most` pixels.
+        """Add a picture, downscaled if a side is longer than `most` pixels.
 
         Returns:
-            Its place; the same for the same picture.
+            Where it is; equal pictures share a tile.
         """
         small = _thumbnail(image, most)
         channels, height, width = small.shape
@@ -60,37 +60,35 @@ class Sprites:
             self._pictures[kind].append(small)
         return Tile(kind, self._known[key])
 
-    def html(self, tile: Tile, label: str) -> str:
-        """An element that shows a picture; `label` is HTML already."""
+    def css_class(self, tile: Tile) -> str:
+        """The class that sets the sheet of a tile as the background of an element."""
+        return f"sheet-{tile.kind}-{tile.number // (SIDE * SIDE)}"
+
+    def css_style(self, tile: Tile) -> str:
+        """The style of an element that shows a tile: its size, and the offset of the sheet behind it."""
         size = self._shown[tile.kind]
-        sheet, place = divmod(tile.number, SIDE * SIDE)
-        row, column = divmod(place, SIDE)
-        # The sheet is the background of a small window, moved so that the right picture is seen.
-        style = (
+        row, column = divmod(tile.number % (SIDE * SIDE), SIDE)
+        return (
             f"width:{size.width}px;height:{size.height}px;background-size:{SIDE * size.width}px auto;"
             f"background-position:{-column * size.width}px {-row * size.height}px"
         )
-        return f'<i class="tile sheet-{tile.kind}-{sheet}" role="img" aria-label="{label}" style="{style}"></i>'
 
-    def facts(self) -> dict[str, object]:
-        """What a script needs in order to show pictures as `html` does."""
+    def layout(self) -> dict[str, object]:
+        """What a script needs to show tiles in the same way."""
         return {"side": SIDE, "sizes": [[size.width, size.height] for size in self._shown]}
 
-    def style(self) -> str:
-        """The sheets as rules of a style sheet."""
+    def style_sheet(self) -> str:
+        """CSS rules that hold the sheets."""
         rules = []
         for kind, pictures in enumerate(self._pictures):
-            for sheet in range(self._sheets(kind)):
-                part = pictures[sheet * SIDE * SIDE : (sheet + 1) * SIDE * SIDE]
-                rules.append(f".sheet-{kind}-{sheet}{{background-image:url({_data_url(_pack(part))})}}")
+            for start in range(0, len(pictures), SIDE * SIDE):
+                url = _data_url(_pack(pictures[start : start + SIDE * SIDE]))
+                rules.append(f".{self.css_class(Tile(kind, start))}{{background-image:url({url})}}")
         return "\n".join(rules)
-
-    def _sheets(self, kind: int) -> int:
-        return -(-len(self._pictures[kind]) // (SIDE * SIDE))
 
     @property
     def _shown(self) -> list[Size]:
-        """In which size pictures of each kind are shown: enlarged by a whole factor, so that pixels stay square."""
+        """Size on screen of each kind: enlarged by a whole factor, so that pixels stay square."""
         scales = [max(1, round(SHOWN / max(height, width))) for _, height, width in self._kinds]
         return [
             Size(scale * width, scale * height) for scale, (_, height, width) in zip(scales, self._kinds, strict=True)
@@ -98,7 +96,7 @@ class Sprites:
 
 
 def _thumbnail(image: UInt8[Tensor, "C H W"], most: int) -> UInt8[Tensor, "c h w"]:
-    """Gray or colour, no side longer than `most`."""
+    """The image in grey or RGB, no side longer than `most`."""
     image = image.cpu()[:3] if len(image) >= 3 else image.cpu()[:1]
     longest = max(image.shape[1:])
     if longest <= most:
@@ -119,7 +117,7 @@ def _pack(pictures: list[UInt8[Tensor, "C h w"]]) -> Image.Image:
 
 
 def _data_url(sheet: Image.Image) -> str:
-    """The smaller of the exact image and of one that is as good to the eye."""
+    """The sheet as PNG or as lossy WebP, whichever is smaller."""
     exact, close = io.BytesIO(), io.BytesIO()
     sheet.save(exact, "PNG")
     sheet.save(close, "WEBP", quality=80, method=1)

@@ -57,6 +57,16 @@ class MetricsFile:
             lines.pop()
         return self._whole(lines)
 
+    def read_intact(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """The intact lines, and the numbers (from 1) of the damaged ones; a last line that was cut off is neither.
+
+        Raises:
+            OSError: if the file cannot be read; a missing file has no lines.
+        """
+        lines = [_parse(line) for line in self._split()[0]]
+        damaged = [number for number, line in enumerate(lines, start=1) if line is None]
+        return [line for line in lines if line is not None], damaged
+
     def truncate(self, last_step: int) -> None:
         """Drop lines of steps after `last_step`, and a last line that was cut off.
 
@@ -97,12 +107,16 @@ class MetricsFile:
 
     def _lines(self) -> list[dict[str, Any] | None]:
         """Each line, None for one that is damaged or cut off."""
-        try:
-            data = self.path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        *whole, torn = data.split(b"\n")
+        whole, torn = self._split()
         return [_parse(line) for line in whole] + ([None] if torn else [])
+
+    def _split(self) -> tuple[list[bytes], bytes]:
+        """The lines that end with a newline, and what follows the last newline."""
+        try:
+            *whole, torn = self.path.read_bytes().split(b"\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return [], b""
+        return whole, torn
 
     def _whole(self, lines: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
         for number, line in enumerate(lines, start=1):
@@ -116,4 +130,4 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         value = parse_json(line)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and isinstance(value.get("step"), int) else None
+    return value if isinstance(value, dict) and type(value.get("step")) is int else None

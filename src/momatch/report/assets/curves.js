@@ -1,4 +1,4 @@
-// Training curves, and the thresholds of each class.
+// Training curves and the thresholds of each class.
 
 const hiddenRuns = new Set();
 
@@ -9,7 +9,7 @@ function drawCurves(chart, number) {
   const drawn = lines.map((line, i) => ({ ...line, tint: runColor(several ? line.run : i), i }));
   const traces = drawn.filter((line) => !hiddenRuns.has(line.run)).map((line) => ({
     type: "scatter", mode: line.x.length > 1 ? "lines" : "markers", x: line.x, y: line.y, name: several ? letter(line.run) : line.name,
-    // Eight colours serve more runs by another kind of line.
+    // After eight runs the colours repeat with another dash.
     line: { color: line.tint, width: 2, dash: several ? dashes[Math.floor(line.run / 8) % 4] : "solid" },
     marker: { color: line.tint, size: 7 },
     hovertemplate: share ? "%{y:.1%}" : "%{y:.3~g}",
@@ -28,7 +28,7 @@ function drawCurves(chart, number) {
     : key(`${line.name} ${last(line)}`, "line", line.tint)));
 }
 
-// Shares fill the chart, but never leave 0 to 100 %.
+// The range of shares, within 0 to 100 %.
 function shareRange(lines) {
   const values = lines.flatMap((line) => line.y).filter((value) => value !== null);
   const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -63,7 +63,7 @@ function drawThresholds(chart, number) {
   );
 }
 
-// An axis whose places are classes: as many names as fit.
+// An axis of classes, with as many names as fit.
 function classAxis(title, names, more = {}, most = 50) {
   const step = Math.max(1, Math.ceil(names.length / most));
   const places = names.map((_, k) => k).filter((k) => k % step === 0);

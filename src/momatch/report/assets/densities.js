@@ -1,4 +1,4 @@
-// Histograms of log p(x): images that belong, and images that do not.
+// Histograms of log p(x) for test images and outliers.
 
 const densityStates = new Map();
 
@@ -6,10 +6,10 @@ function drawDensities(chart, number) {
   const states = data.runs[number].densities;
   const names = Object.keys(states);
   if (!names.length) {
-    chart.textContent = "No log density is finite.";
+    chart.textContent = "The log density is not finite for any image.";
     return;
   }
-  // The refitted mixture is what judges outliers, where there is one.
+  // Outliers are scored by the refitted mixture if there is one.
   const state = densityStates.get(number) ?? names.at(-1);
   if (names.length > 1 && !chart.parentElement.querySelector(":scope > .tools")) {
     tools(chart).append(choice("Mixture", names, state, (name) => {
@@ -19,7 +19,7 @@ function drawDensities(chart, number) {
   }
   const { edges, origins } = states[state];
   const outlines = origins.map(({ name, share, n }, o) => {
-    // A flat step over each bin, down to the ground at both ends.
+    // A flat step over each bin, down to zero at both ends.
     const x = edges.flatMap((edge) => [edge, edge]);
     const y = [0, ...share.flatMap((value) => [value, value]), 0];
     return {
@@ -30,11 +30,11 @@ function drawDensities(chart, number) {
   });
   draw(chart, outlines, {
     hovermode: "closest",
-    xaxis: axis("log p(x): unlike the training images ← → like them", { nticks: 8, showgrid: false }),
+    xaxis: axis("log p(x): less typical ← → more typical", { nticks: 8, showgrid: false }),
     yaxis: axis("share of images", { tickformat: ".0%", nticks: 5, rangemode: "tozero" }),
   });
   keys(chart).replaceChildren(...origins.map(({ name, n, beyond }, o) => {
-    const far = beyond ? `; ${percent(beyond / n)} lie farther left, in the first bar` : "";
+    const far = beyond ? `; ${percent(beyond / n)} further left, in the first bar` : "";
     return key(`${name} (${n.toLocaleString("en")}${far})`, "circle", runColor(o));
   }));
 }

@@ -1,4 +1,4 @@
-// Small elements around charts. Names go in as text, never as markup.
+// Small elements around charts. Names are inserted as text, never as markup.
 
 function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -10,7 +10,7 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-// The row of controls above a chart, made once; and the row of keys below it.
+// The row of controls above a chart, created once; and the legend below it.
 function tools(chart) {
   return beside(chart, "tools", (row) => chart.before(row));
 }
@@ -29,7 +29,7 @@ function beside(chart, name, place) {
 
 let groups = 0;
 
-// A few options of which one is chosen. Says which at once when it changes.
+// Radio buttons; `changed` is called with the new option.
 function choice(legend, options, chosen, changed, unusable = []) {
   const name = `choice-${groups++}`;
   const set = make("fieldset", { className: "choice" }, make("legend", { textContent: legend }));
@@ -60,7 +60,7 @@ const SHAPES = {
   "circle-open": "M2 8a6 6 0 1 0 12 0a6 6 0 1 0-12 0z",
 };
 
-// An entry of a legend; a button if something happens when it is pressed.
+// A legend entry; a button if `pressed` is given.
 function key(text, shape, tint, pressed = null, title = text) {
   const space = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(space, "svg");

@@ -1,11 +1,11 @@
-// Where predictions err, and whether confidence can be believed.
+// The confusion matrix and the calibration.
 
 function drawConfusion(chart, number) {
   const { classes, errors } = data.runs[number];
   const { confusion } = errors;
   const K = classes.length;
   const totals = confusion.map((row) => row.reduce((a, b) => a + b, 0));
-  // The square root keeps rare errors visible beside frequent ones; the offset keeps the rarest from the background.
+  // The square root keeps rare errors visible next to frequent ones; the offset sets the rarest off from the background.
   const shade = (n, total) => (n ? 0.15 + 0.85 * Math.sqrt(n / total) : null);
   const part = (right, tint) => ({
     type: "heatmap", zmin: 0, zmax: 1, colorscale: scaleTo(tint), showscale: false, xgap: K > 40 ? 0 : 2, ygap: K > 40 ? 0 : 2,
@@ -28,7 +28,7 @@ function longest(names) {
 }
 
 function cellText(classes, y, p, n, total) {
-  const what = y === p ? "recognised" : `taken for ${short(classes[p], 30)}`;
+  const what = y === p ? "classified correctly" : `predicted as ${short(classes[p], 30)}`;
   return `${short(classes[y], 30)} ${what}<br>${n} of ${total} (${percent(n / total)})`;
 }
 
@@ -39,11 +39,12 @@ function drawCalibration(chart, number) {
   const used = count.flatMap((c, b) => (c ? [b] : []));
   const middle = used.map((b) => (b + 0.5) / B);
   const bars = {
-    type: "bar", x: middle, width: 0.9 / B, y: used.map((b) => accuracy[b]), // A bar of a few images says little, and is faint.
+    type: "bar", x: middle, width: 0.9 / B, y: used.map((b) => accuracy[b]),
+    // Bars of a few images are unreliable, and drawn faint.
     marker: { color: color("run-0"), opacity: used.map((b) => 0.25 + 0.65 * Math.min(1, count[b] / 20)) },
     customdata: used.map((b) => [b / B, (b + 1) / B, count[b], confidence[b]]),
-    hovertemplate: "confidence %{customdata[0]:.0%} to %{customdata[1]:.0%}<br>%{customdata[2]:,} images, %{y:.1%} right<br>" +
-      "stated on average: %{customdata[3]:.1%}<extra></extra>",
+    hovertemplate: "confidence %{customdata[0]:.0%} to %{customdata[1]:.0%}<br>%{customdata[2]:,} images, %{y:.1%} correct<br>" +
+      "mean confidence: %{customdata[3]:.1%}<extra></extra>",
   };
   const means = {
     type: "scatter", mode: "markers", x: used.map((b) => confidence[b]), y: used.map((b) => confidence[b]), hoverinfo: "skip",
@@ -56,12 +57,12 @@ function drawCalibration(chart, number) {
   };
   draw(chart, [bars, ideal, means, sizes], {
     hovermode: "closest",
-    xaxis: axis("stated confidence", { range: [0, 1], tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1], tickformat: ".0%", anchor: "y2", showgrid: false }),
-    yaxis: axis("right", { domain: [0.34, 1], range: [0, 1.02], tickformat: ".0%" }),
+    xaxis: axis("confidence", { range: [0, 1], tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1], tickformat: ".0%", anchor: "y2", showgrid: false }),
+    yaxis: axis("accuracy", { domain: [0.34, 1], range: [0, 1.02], tickformat: ".0%" }),
     yaxis2: axis("images", { domain: [0, 0.22], range: [0, 1.02], tickformat: ".0%", nticks: 3 }),
   });
   keys(chart).replaceChildren(
-    key("predictions that are right", "circle", color("run-0")), key("confidence stated on average", "line", color("ink")),
+    key("accuracy", "circle", color("run-0")), key("mean confidence", "line", color("ink")),
     key("images in the bin", "circle", color("faint")),
   );
 }

@@ -1,8 +1,8 @@
-// How Gaussian each class is: moments of all classes, and of the chosen one its moments and the quantiles of its distances.
+// How Gaussian each class is: the moments of all classes; moments and quantiles of distances of the selected class.
 
 const chosenClusters = new Map();
 
-// At first the class that is farthest from a Gaussian.
+// Initially the class that is least Gaussian.
 function chosenCluster(number) {
   if (!chosenClusters.has(number)) {
     const { clusters } = data.runs[number];
@@ -24,7 +24,7 @@ function chooseCluster(number, k) {
   }
 }
 
-// A class of cells by its typical monomial: (2,1) holds the moments x²y of all pairs of dimensions.
+// A partition by its typical monomial: (2,1) stands for the moments x²y of all pairs of dimensions.
 function monomial(cells) {
   const powers = cells.match(/\d+/g) ?? [];
   return powers.map((power, i) => "xyzw"[i] + (power > 1 ? "¹²³⁴"[power - 1] : "")).join("");
@@ -43,7 +43,7 @@ function drawMoments(chart, number) {
   const ratios = clusters.map((cluster) => cluster.moments.map(ratio));
   const text = (row, cluster) =>
     `${short(cluster.name, 30)}, order ${row.order}, ${monomial(row.cells)}<br>${decimal(ratio(row))} times chance<br>` +
-    `mean ${decimal(row.mean)}, target ${decimal(row.target)}<br>error ${decimal(row.error)}, by chance ${decimal(row.noise)}`;
+    `mean ${decimal(row.mean)}, target ${decimal(row.target)}<br>error ${decimal(row.error)}, chance ${decimal(row.noise)}`;
   const ticks = [1, 3, 10, 30, 100];
   const trace = {
     type: "heatmap", z: ratios.map((row) => row.map((r) => Math.log10(Math.max(1, r)))), zmin: 0, zmax: 2, xgap: 2, ygap: clusters.length > 30 ? 1 : 2,
@@ -110,11 +110,11 @@ function drawCells(chart, number) {
     yaxis: axis("value", scale.ticks),
   });
   keys(chart).replaceChildren(
-    key("mean over the test images", "circle", color("run-1")), key("Gaussian, ± 2 deviations of chance in one cell", "line", color("soft")),
+    key("mean of the test images", "circle", color("run-1")), key("Gaussian, ± 2 standard errors of one cell", "line", color("soft")),
   );
 }
 
-// Fourth moments far from their target would hide all lower ones: large values are drawn closer together.
+// Fourth moments far from their target would hide the lower ones: large values are compressed.
 function momentScale(moments) {
   const most = Math.max(...moments.map((row) => Math.abs(row.mean ?? 0) + 2 * row.noise));
   if (most <= 15) return { place: (value) => value, ticks: { nticks: 6 } };
@@ -143,15 +143,15 @@ function drawQuantiles(chart, number) {
     },
   ];
   draw(chart, traces, {
-    hovermode: "closest", xaxis: axis("squared distance expected of a Gaussian (chi-square)", { rangemode: "tozero" }),
+    hovermode: "closest", xaxis: axis("expected squared distance (chi-square)", { rangemode: "tozero" }),
     yaxis: axis("observed", { rangemode: "tozero", range: [0, reach(clusters, chosen, most)] }),
   });
   keys(chart).replaceChildren(
-    key(name, "line", color("run-1")), key("other classes", "line", color("line")), key("a Gaussian", "line", color("soft")),
+    key(name, "line", color("run-1")), key("other classes", "line", color("line")), key("Gaussian", "line", color("soft")),
   );
 }
 
-// The chosen class is seen whole; other classes may leave the picture.
+// The selected class is always in range; other classes may be cut off.
 function reach(clusters, chosen, most) {
   const highest = (cluster) => Math.max(...cluster.observed.filter((value) => value !== null));
   const typical = clusters.map(highest).sort((a, b) => a - b)[Math.floor(clusters.length / 2)];

@@ -1,8 +1,8 @@
-// The latent space: a point for each image, the learned centers as X, outliers in other shapes, the image on hover.
+// The latent space: a point per image, the learned centers as X, outliers in other shapes, the image on hover.
 
 const ORIGIN_SHAPES = ["circle", "diamond-open", "triangle-up-open", "square-open", "pentagon-open", "triangle-down-open"];
 const COLORINGS = ["class", "prediction", "mistakes", "distance"];
-// More classes than this have a list to choose from instead of a row of keys, and no names on the map.
+// With more classes, a drop-down list replaces the legend, and the map has no names.
 const MOST_CHIPS = 20;
 const mapStates = new Map();
 
@@ -38,7 +38,7 @@ function drawMap(chart, number) {
   const mouse = matchMedia("(hover: hover)").matches;
   draw(chart, traces, {
     hovermode: "closest", hoverdistance: 12, margin: { l: 1, r: 1, t: 1, b: 1 }, uirevision: state.view,
-    // A finger scrolls the page; a mouse moves the map.
+    // Touch scrolls the page; a mouse pans the map.
     dragmode: mouse ? "pan" : false,
     xaxis: axis("", { ...bare, ...frame }), yaxis: axis("", { ...bare, ...frame, scaleanchor: "x" }),
   }, ["zoom2d", "pan2d", "resetScale2d", "toImage"]);
@@ -114,7 +114,7 @@ function centerTraces(run, state) {
   }];
 }
 
-// Names stand at the centers; where there are none, amid the points of their class.
+// Names of classes at the centers, or in the middle of their points if there are no centers.
 function nameplates(run, state) {
   const { maps, labels } = run.map;
   const middle = (values, k) => {
@@ -152,7 +152,7 @@ function mapKeys(chart, run, state, again) {
   };
   const row = origins.map((name, o) => pressable(`origin ${o}`, name, ORIGIN_SHAPES[o % ORIGIN_SHAPES.length], color("soft")));
   if (centers[state.map].x.length) row.push(pressable("centers", "learned centers", "x", color("ink")));
-  if (flagged.some(Boolean)) row.push(pressable("rings", "taken for an outlier", "circle-open", color("ink")));
+  if (flagged.some(Boolean)) row.push(pressable("rings", "flagged as outlier", "circle-open", color("ink")));
   const colored = state.coloring === "class" || state.coloring === "prediction";
   const classes = colored && run.classes.length <= MOST_CHIPS ? run.classes : [];
   for (const [k, name] of classes.entries()) {
@@ -170,7 +170,7 @@ function listen(chart, number) {
   const show = ({ points, event }) => {
     const i = points[0].customdata;
     if (i === undefined || !event) return;
-    // A finger has its place in the list of touches.
+    // A touch event has its position in a list.
     const pointer = event.touches?.[0] ?? event.changedTouches?.[0] ?? event;
     if (i < 0) showCard(pointer, null, `Center of ${data.runs[number].classes[-1 - i]}`, []);
     else showPoint(pointer, data.runs[number], i);
@@ -183,11 +183,48 @@ function listen(chart, number) {
 function showPoint(pointer, run, i) {
   const { origins, origin, labels, predicted, confidence, density, distance, flagged, kinds, tiles } = run.map;
   const truth = labels[i] < 0 ? null : run.classes[labels[i]];
-  const facts = [["taken for", `${run.classes[predicted[i]]}, ${percent(confidence[i])} sure`]];
+  const facts = [["predicted", `${run.classes[predicted[i]]}, ${percent(confidence[i])} confidence`]];
   if (distance[i] !== null) facts.push(["distance", `${decimal(distance[i])} from the nearest center`]);
   if (density[i] !== null) facts.push(["log p(x)", decimal(density[i])]);
   facts.push(["from", origins[origin[i]]]);
-  const wrong = truth !== null && labels[i] !== predicted[i] ? "wrong" : null;
-  const warning = [wrong, flagged[i] ? "taken for an outlier" : null].filter(Boolean).join("; ");
-  showCard(pointer, tile(kinds[i], tiles[i]), truth ?? "No class of this run", facts, warning);
+  const wrong = truth !== null && labels[i] !== predicted[i] ? "misclassified" : null;
+  const warning = [wrong, flagged[i] ? "flagged as outlier" : null].filter(Boolean).join("; ");
+  showCard(pointer, tile(kinds[i], tiles[i]), truth ?? (origin[i] ? "Outlier" : "Unlabelled"), facts, warning);
 }
+
+// --- The card with the image under the pointer ---
+
+const card = make("div", { className: "card", hidden: true, role: "status" });
+document.body.append(card);
+
+function tile(kind, number) {
+  const { side, sizes } = data.sheets;
+  const [width, height] = sizes[kind];
+  const sheet = Math.floor(number / (side * side));
+  const place = number % (side * side);
+  const element = make("i", { className: `tile sheet-${kind}-${sheet}` });
+  element.style.width = `${width}px`;
+  element.style.height = `${height}px`;
+  element.style.backgroundSize = `${side * width}px auto`;
+  element.style.backgroundPosition = `${-(place % side) * width}px ${-Math.floor(place / side) * height}px`;
+  return element;
+}
+
+function showCard(pointer, picture, title, facts, warning) {
+  const list = make("dl");
+  for (const [name, value] of facts) list.append(make("dt", { textContent: name }), make("dd", { textContent: value }));
+  const words = make("div", {}, make("h4", { textContent: title }), list);
+  if (warning) words.append(make("div", { className: "warn", textContent: warning }));
+  card.replaceChildren(...(picture ? [picture, words] : [words]));
+  card.hidden = false;
+  const { width, height } = card.getBoundingClientRect();
+  const x = pointer.clientX + 18 + width > innerWidth ? pointer.clientX - 18 - width : pointer.clientX + 18;
+  card.style.left = `${Math.max(8, x)}px`;
+  card.style.top = `${Math.max(8, Math.min(pointer.clientY - height / 2, innerHeight - height - 8))}px`;
+}
+
+function hideCard() {
+  card.hidden = true;
+}
+
+addEventListener("scroll", hideCard, { passive: true });

@@ -1,10 +1,10 @@
-// Colours and the look that all charts share. Colours are read from the style sheet, so that charts follow light and dark.
+// Colours and layout that all charts share. Colours come from the style sheet, so that charts follow light and dark mode.
 
 const darkScheme = matchMedia("(prefers-color-scheme: dark)");
 const FONT = getComputedStyle(document.body).fontFamily;
 const data = JSON.parse(document.getElementById("data").textContent);
 
-// Kept, because asking anew after each change of the page would make the browser lay it out anew.
+// Cached, because reading a style after each change would force a new layout of the page.
 const colors = new Map();
 darkScheme.addEventListener("change", () => colors.clear());
 
@@ -17,12 +17,12 @@ function runColor(run) {
   return color(`run-${run % 8}`);
 }
 
-// A, B, ..., Z, AA, ... as panels.py names runs.
+// A, B, ..., Z, AA, ... as formats.py names runs.
 function letter(run) {
   return (run >= 26 ? letter(Math.floor(run / 26) - 1) : "") + String.fromCharCode(65 + (run % 26));
 }
 
-// Told apart in all common forms of colour blindness; further classes take colours around the wheel.
+// Distinguishable with all common forms of colour blindness; further classes take colours around the wheel.
 const CLASS_COLORS = {
   light: ["#0072b2", "#e08a00", "#009e73", "#c8430a", "#cc6fa4", "#3fa9e6", "#8a8500", "#7d5bbe", "#a01f42", "#6f7c89"],
   dark: ["#4aa8e8", "#f5b23c", "#2fc79a", "#ff7d4a", "#ea9cc7", "#93d4ff", "#c9c23a", "#ad90ee", "#ee6f8d", "#a3b0bd"],
@@ -31,12 +31,12 @@ const CLASS_COLORS = {
 function classColor(k, classes) {
   const palette = CLASS_COLORS[darkScheme.matches ? "dark" : "light"];
   if (classes <= palette.length) return palette[k];
-  // The golden angle keeps neighbours apart, however many there are.
+  // The golden angle keeps neighbours apart for any number of classes.
   const lightness = (darkScheme.matches ? [62, 72, 54] : [42, 52, 34])[k % 3];
   return `hsl(${Math.round((137.508 * k) % 360)}, 62%, ${lightness}%)`;
 }
 
-// Plotly reads a little markup in every text; a name is no markup.
+// Plotly interprets some markup in every text; names must not be interpreted.
 function plain(text) {
   return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
@@ -78,7 +78,7 @@ function layout(more) {
 }
 
 function draw(element, traces, more, buttons = ["toImage"]) {
-  // A finger finds no use for buttons that small.
+  // The buttons are too small for touch.
   const displayModeBar = matchMedia("(hover: hover)").matches ? "hover" : false;
   const config = { displaylogo: false, displayModeBar, responsive: true, modeBarButtons: [buttons], doubleClick: "reset" };
   const looks = layout(more);
@@ -86,14 +86,14 @@ function draw(element, traces, more, buttons = ["toImage"]) {
   return Plotly.react(element, traces, looks, config);
 }
 
-// The key of a heatmap: at its top, where it is seen however high the heatmap is.
+// The colour bar of a heatmap: at its top, where it is visible however tall the heatmap is.
 function colorBar(more) {
   return {
     thickness: 10, outlinewidth: 0, lenmode: "pixels", len: 260, y: 1, yanchor: "top", tickfont: { size: 11, color: color("soft") }, ...more,
   };
 }
 
-// From the background to a colour: for heatmaps, in light and in dark.
+// From the background to a colour: for heatmaps, in light and dark mode.
 function scaleTo(name) {
   return [[0, color("card")], [1, color(name)]];
 }

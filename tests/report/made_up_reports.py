@@ -1,4 +1,4 @@
-"""Findings that were made up: a page needs no run."""
+"""Made-up reports: a page needs no run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from momatch.config import TrainConfig
 from momatch.evaluation.evaluate import Evaluation
 from momatch.evaluation.metrics import Calibration
-from momatch.report.findings import ClusterFindings, Densities, Findings, Missing, MomentRow, Picture, Points
+from momatch.report.run_report import ClusterMoments, Densities, MapPoints, Missing, MomentRow, Picture, RunReport
 
 RESULT = {
     "test_accuracy": 0.9134,
@@ -25,7 +25,7 @@ RESULT = {
 }
 CELLS = {"(1)": 0.0, "(2)": 1.0, "(1,1)": 0.0, "(3)": 0.0, "(2,1)": 0.0, "(4)": 3.0, "(2,2)": 1.0, "(1,1,1,1)": 0.0}
 SCORES = ("nearest", "assigned", "farthest", "density", "confidence")
-WHY = Missing("There is no model to look at.")
+WHY = Missing("There is no model to show.")
 
 
 def make_metrics(steps=600, interval=20, K=0):
@@ -79,7 +79,7 @@ def make_points(K, n=120, strangers=30, size=(1, 8, 8)):
     )
     predicted = labels.clamp_min(0)
     predicted[0] = 1
-    return Points(
+    return MapPoints(
         maps={"t-SNE": places, "PCA": places.flip(1)},
         centers={"t-SNE": centers, "PCA": centers.flip(1)},
         origin_names=("test images", "held-out classes", "other"),
@@ -101,7 +101,7 @@ def make_clusters(names):
         MomentRow(cells, sum(map(int, cells[1:-1].split(","))), target, target + 0.1, 0.2, 0.05)
         for cells, target in CELLS.items()
     )
-    return tuple(ClusterFindings(name, 20, rows, levels, levels * (1 + 0.02 * k)) for k, name in enumerate(names))
+    return tuple(ClusterMoments(name, 20, rows, levels, levels * (1 + 0.02 * k)) for k, name in enumerate(names))
 
 
 def make_densities():
@@ -126,8 +126,8 @@ def make_pictures(names, n=6, size=(3, 16, 16)):
     )
 
 
-def make_findings(names=("cat", "dog", "owl"), *, name="a run", metrics=None, size=(1, 8, 8), n=120, **changed):
-    """Findings about a finished run in which nothing is missing, with `changed` parts."""
+def make_report(names=("cat", "dog", "owl"), *, name="a run", metrics=None, size=(1, 8, 8), n=120, **changed):
+    """RunReport about a finished run in which nothing is missing, with `changed` parts."""
     names = tuple(names)
     K = len(names)
     parts = {
@@ -146,11 +146,11 @@ def make_findings(names=("cat", "dog", "owl"), *, name="a run", metrics=None, si
         "outlying": make_pictures(names),
         "notes": ("The map shows a part of the images.",),
     }
-    return Findings(**(parts | changed))
+    return RunReport(**(parts | changed))
 
 
 def nothing(name="nothing", **changed):
-    """Findings about a directory in which nothing can be read."""
+    """RunReport about a directory in which nothing can be read."""
     gone = dict.fromkeys(("evaluation", "points", "clusters", "densities", "mistakes", "outlying"), WHY)
-    empty = make_findings(name=name, config=Missing("There is no config.json."), result=None, metrics=[], **gone)
+    empty = make_report(name=name, config=Missing("There is no config.json."), result=None, metrics=[], **gone)
     return replace(empty, class_names=(), problems=("The directory is empty.",), notes=(), **changed)

@@ -1,4 +1,4 @@
-// Unpacks the library, then draws chart after chart from the top, so that the page can be read meanwhile.
+// Unpacks plotly.js, then draws the charts one by one from the top, so that the page can be read meanwhile.
 
 const CHARTS = {
   curves: drawCurves, thresholds: drawThresholds, map: drawMap, moments: drawMoments, cells: drawCells,
@@ -16,7 +16,7 @@ function places() {
 }
 
 function drawOne(chart) {
-  // What is not shown has no size to draw into.
+  // A hidden element has no size to draw into.
   if (!chart.offsetWidth) return;
   try {
     CHARTS[chart.dataset.chart](chart, Number(chart.dataset.number));
@@ -42,7 +42,7 @@ function showRuns() {
   drawAll();
 }
 
-// The link to the section that is being read is marked.
+// Highlights the link to the section on screen.
 function followReading() {
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   const watch = new IntersectionObserver((entries) => {
@@ -59,7 +59,7 @@ async function start() {
   followReading();
   for (const box of document.querySelectorAll("input[data-shows]")) box.addEventListener("change", showRuns);
   if (typeof DecompressionStream === "undefined") {
-    for (const chart of places()) chart.textContent = "The charts need a browser of 2023 or newer.";
+    for (const chart of places()) chart.textContent = "The charts need a browser from 2023 or later.";
     return;
   }
   if (places().length) {

@@ -9,7 +9,7 @@ from scipy import stats
 
 from momatch import AAGMM, KMeans
 from momatch.report import gaussianity
-from momatch.report.gaussianity import PAIRS, cluster_findings, distance_quantiles, moment_noise, moment_rows
+from momatch.report.gaussianity import PAIRS, cluster_moments, distance_quantiles, moment_noise, moment_rows
 from tests.constraints.naive_moments import normal_moment
 
 
@@ -69,7 +69,7 @@ def test_many_dimensions_take_no_cells():
 
 
 def test_values_that_are_too_large_are_refused():
-    with pytest.raises(ValueError, match="too large for their fourth powers"):
+    with pytest.raises(ValueError, match="fourth powers of the embeddings overflow"):
         moment_rows(torch.full((3, 2), 1e300, dtype=torch.float64))
 
 
@@ -77,10 +77,10 @@ def test_values_that_are_too_large_are_refused():
 def test_quantiles_of_gaussian_distances_lie_on_the_diagonal(n):
     d2 = torch.randn(n, 3, dtype=torch.float64).square().sum(1)
     expected, observed = distance_quantiles(d2, 3)
-    q = min(n, gaussianity.MOST_QUANTILES)
+    q = min(n, gaussianity.MAX_QUANTILES)
     assert len(expected) == len(observed) == q
     torch.testing.assert_close(expected[0], torch.tensor(stats.chi2(3).ppf(0.5 / q)).double())
-    if n <= gaussianity.MOST_QUANTILES:
+    if n <= gaussianity.MAX_QUANTILES:
         torch.testing.assert_close(observed, d2.sort().values)  # then the points are the samples themselves
     else:
         torch.testing.assert_close(observed, expected, rtol=0.2, atol=0.1)
@@ -91,13 +91,13 @@ def test_clusters_are_taken_about_the_heads_own_centers():
     head.log_variances.copy_(torch.randn(4, 3))
     labels = torch.tensor([0] * 50 + [2] * 30 + [-1] * 5)
     z = head.centers[labels.clamp_min(0)] + torch.randn(85, 3)
-    found = cluster_findings(head, z, labels, ("a", "b", "c", "d"), whiten=False)
+    found = cluster_moments(head, z, labels, ("a", "b", "c", "d"), whiten=False)
     assert [(cluster.name, cluster.n) for cluster in found] == [("a", 50), ("c", 30)]
     u = z[50:80].double() - head.centers[2].double()
     assert found[1].moments == moment_rows(u)
     d2 = head.mahalanobis(z[50:80].double())[:, 2].square()
     torch.testing.assert_close(found[1].observed, d2.sort().values, rtol=1e-5, atol=1e-6)
-    whitened = cluster_findings(head, z, labels, ("a", "b", "c", "d"), whiten=True)
+    whitened = cluster_moments(head, z, labels, ("a", "b", "c", "d"), whiten=True)
     means = [row.mean for row in moment_rows(u / head.variances[2].double().sqrt())]
     assert [row.mean for row in whitened[1].moments] == pytest.approx(means)
     torch.testing.assert_close(whitened[1].observed, found[1].observed)
@@ -107,5 +107,5 @@ def test_gaussian_clusters_are_within_the_noise():
     head = KMeans(8, 2)
     labels = torch.arange(1000) % 2
     z = head.centers[labels].detach() + torch.randn(1000, 8)
-    for cluster in cluster_findings(head, z, labels, ("a", "b"), whiten=False):
+    for cluster in cluster_moments(head, z, labels, ("a", "b"), whiten=False):
         assert all(row.error < 2 * row.noise for row in cluster.moments)

@@ -1,0 +1,197 @@
+"""Images with what the model predicts for them, and what follows directly: contact sheets, densities, separation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+
+from momatch.data.conversion import convert_images
+from momatch.data.dataset import UNLABELED
+from momatch.data.rows import ImageRows
+from momatch.evaluation.evaluate import Outputs, outlier_scores, run_classifier, separation
+from momatch.evaluation.metrics import log_doubt
+from momatch.heads import log_posterior
+from momatch.report.read_run import Model, RunData
+from momatch.report.run_report import Densities, Picture
+
+#: Largest side of a thumbnail: thousands of photographs would take gigabytes.
+MAX_THUMBNAIL_SIDE = 64
+#: Images on a contact sheet.
+MAX_PICTURES = 40
+#: Images of the pool that are scored; more would take long and show the same.
+MAX_POOL = 20_000
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The model's predictions for the images of one origin.
+
+    Attributes:
+        name: name of the origin.
+        images: N images in the shape that the model takes.
+        labels: (N,) true class, -1 for outliers and unlabelled images.
+        outputs: the model's outputs.
+        model: the model.
+    """
+
+    name: str
+    images: ImageRows
+    labels: Int64[Tensor, " N"]
+    outputs: Outputs
+    model: Model
+
+    @classmethod
+    def of(cls, model: Model, name: str, images: ImageRows, labels: Int64[Tensor, " N"] | None = None) -> "Predictions":
+        """Run the model on images; without `labels` they count as unlabelled.
+
+        Raises:
+            ValueError: if there are no images, or the model does not take raw images.
+        """
+        labels = torch.full((len(images),), UNLABELED) if labels is None else labels
+        return cls(name, images, labels, run_classifier(model.classifier, images), model)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def select(self, positions: Int64[Tensor, " n"]) -> "Predictions":
+        """The predictions at `positions`."""
+        rows, labels = self.images.select(positions), self.labels[positions]
+        return Predictions(self.name, rows, labels, self.outputs.select(positions), self.model)
+
+    def where(self, mask: Bool[Tensor, " N"]) -> "Predictions":
+        """The predictions where `mask` is true."""
+        return self.select(mask.nonzero().flatten())
+
+    @cached_property
+    def is_finite(self) -> Bool[Tensor, " N"]:
+        """(N,) whether embedding, log joint and outlier scores are finite; those of a diverged model are not."""
+        outputs = self.outputs.z.isfinite().all(1) & self.outputs.log_joint.isfinite().all(1)
+        return outputs & self.score.isfinite() & self.scores["density"].isfinite()
+
+    @property
+    def predicted(self) -> Int64[Tensor, " N"]:
+        """The class of the largest posterior."""
+        return self.outputs.log_joint.argmax(1)
+
+    @property
+    def confidence(self) -> Float[Tensor, " N"]:
+        """The largest posterior."""
+        return log_posterior(self.outputs.log_joint.double()).exp().amax(1)
+
+    @property
+    def doubt(self) -> Float[Tensor, " N"]:
+        """log(1 - confidence), which distinguishes confidences that round to 1."""
+        return log_doubt(self.outputs.log_joint)
+
+    @cached_property
+    def scores(self) -> dict[str, Float[Tensor, " N"]]:
+        """All outlier scores, by the refitted head if there is one."""
+        return outlier_scores(self.model.outlier_head, self.outputs)
+
+    @property
+    def score(self) -> Float[Tensor, " N"]:
+        """The outlier score: Mahalanobis distance to the nearest center, or the energy of a head without centers."""
+        return self.scores.get("nearest", self.scores["density"])
+
+    def thumbnails(self) -> UInt8[Tensor, "N C h w"]:
+        """The images, no side longer than `MAX_THUMBNAIL_SIDE`; for features the pictures stored with them, or black ones."""
+        pictures = self.images.pictures
+        if pictures is None:
+            return torch.zeros((len(self), self.model.spec.in_channels, 1, 1), dtype=torch.uint8)
+        channels, height, width = pictures.image_shape
+        scale = min(1.0, MAX_THUMBNAIL_SIDE / max(height, width))
+        size = (max(1, round(scale * height)), max(1, round(scale * width)))
+        return convert_images(pictures, (channels, *size)).gather(torch.arange(len(self)))
+
+    def pictures(self, order: Int64[Tensor, " n"], truths: Sequence[str | None]) -> tuple[Picture, ...]:
+        """A contact sheet of the first images in `order`, at full size where they are at hand.
+
+        Args:
+            order: positions, first on the sheet first.
+            truths: names of the true classes by position; None where unknown.
+        """
+        order = order[:MAX_PICTURES]
+        shown, names = self.select(order), self.model.spec.class_names
+        pictures = shown.images.pictures
+        images = shown.thumbnails() if pictures is None else pictures.gather(torch.arange(len(shown)))
+        columns = (order.tolist(), shown.predicted.tolist(), shown.confidence.tolist(), shown.score.tolist())
+        return tuple(
+            Picture(image, truths[position], names[predicted], confidence, score)
+            for image, position, predicted, confidence, score in zip(images, *columns, strict=True)
+        )
+
+
+def outlier_threshold(inliers: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The score above which an image is flagged: at most 5 % of the inliers lie above it."""
+    accepted = -(-95 * len(inliers) // 100)
+    return inliers.sort().values[accepted - 1]
+
+
+def confident_mistakes(test: Predictions) -> tuple[Picture, ...]:
+    """Misclassified test images, most confident first.
+
+    Raises:
+        ValueError: if no test image has a label.
+    """
+    known = test.where((test.labels != UNLABELED) & test.is_finite)
+    if len(known) == 0:
+        raise ValueError("There are no labelled test images, so no mistakes are known")
+    wrong = known.where(known.predicted != known.labels)
+    names = test.model.spec.class_names
+    return wrong.pictures(wrong.doubt.argsort(stable=True), [names[k] for k in wrong.labels.tolist()])
+
+
+def pool_sample(size: int, seed: int) -> Int64[Tensor, " n"]:
+    """Positions in a pool of `size` images, ascending: all of them, or `MAX_POOL` drawn by `seed`."""
+    if size <= MAX_POOL:
+        return torch.arange(size)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    return order[:MAX_POOL].sort().values
+
+
+def most_outlying(pool: Predictions, truths: Sequence[str | None]) -> tuple[Picture, ...]:
+    """Images with the highest outlier scores, highest first; those without finite outputs are left out."""
+    order = pool.score.argsort(descending=True, stable=True)
+    return pool.pictures(order[pool.is_finite[order]], truths)
+
+
+def pool_truths(data: RunData, positions: Int64[Tensor, " n"]) -> list[str | None]:
+    """Names of the true classes at `positions` of the pool; None where unknown."""
+    truth, parts = data.split.truth, data.parts
+    columns = (truth.labels[positions], truth.is_outlier[positions], truth.row[positions])
+    names: list[str | None] = []
+    for label, is_outlier, row in zip(*(column.tolist() for column in columns), strict=True):
+        if is_outlier:
+            names.append(f"{parts.unknown_names[int(parts.unknown_train.labels[row])]} (held out)")
+        else:
+            names.append(None if label == UNLABELED else parts.class_names[label])
+    return names
+
+
+def measure_densities(origins: Sequence[Predictions]) -> Densities:
+    """log p(x) of every origin, and how well each score separates the others from the first.
+
+    Log densities of a diverged model that are not finite are left out of the histograms; in the separation they count as
+    most outlying.
+
+    Args:
+        origins: the test images first.
+
+    Raises:
+        ValueError: if the outputs of no test image are finite.
+    """
+    test, *others = origins
+    if not bool(test.is_finite.any()):
+        raise ValueError("The log density is not finite for any test image: the model has diverged")
+    heads = {"as trained": test.model.classifier.head, "refitted": test.model.refitted}
+    log_density, separations = {}, {}
+    for state, head in heads.items():
+        if head is None:
+            continue
+        scores = {origin.name: outlier_scores(head, origin.outputs) for origin in origins}
+        log_density[state] = {name: -found["density"][found["density"].isfinite()] for name, found in scores.items()}
+        separations[state] = {origin.name: separation(scores[test.name], scores[origin.name]) for origin in others}
+    return Densities(log_density, separations)
