@@ -78,7 +78,7 @@ def collect(
         raise ValueError(f"most_points: got {most_points}, expected at least 1")
     files = read_run(directory)
     report = _without_model(name or directory.resolve().name, directory, files)
-    model, data, problems = _model_and_data(directory, files, dataset, data_dir, trust_code, log)
+    model, data, problems = _model_and_data(directory, files, dataset, data_dir, trust_code=trust_code, log=log)
     report = replace(report, problems=(*report.problems, *problems))
     if isinstance(model, Missing):
         names = () if isinstance(data, Missing) else data.parts.class_names
@@ -123,7 +123,7 @@ def _all_missing(report: RunReport, why: Missing) -> RunReport:
 
 
 def _model_and_data(
-    directory: Path, files: RunFiles, dataset: Dataset | None, data_dir: str | None, trust_code: bool, log: Log
+    directory: Path, files: RunFiles, dataset: Dataset | None, data_dir: str | None, *, trust_code: bool, log: Log
 ) -> tuple[Model | Missing, RunData | Missing, list[str]]:
     """The model, the data, and what is wrong with them."""
     problems: list[str] = []

@@ -41,7 +41,9 @@ def report_run(run: Run, *, dataset: Dataset | None = None) -> Path:
         ValueError: if ``report.html`` exists and is not a report.
         OSError: if the page cannot be written; an earlier page is kept.
     """
-    return write_page([collect(run.directory, dataset=dataset, trust_code=run.trust_code)], run.directory / "report.html")
+    return write_page(
+        [collect(run.directory, dataset=dataset, trust_code=run.trust_code)], run.directory / "report.html"
+    )
 
 
 def write_page(runs: Sequence[RunReport], path: Path) -> Path:

@@ -313,7 +313,7 @@ def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, tru
     refitted = refitted_head(training, here.cutoff) if here.refit else None
     source = f"This page shows the averaged model at step {checkpoint.step:,}, from {checkpoint.path}."
     rejected = (f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected)
-    return Model(training.model.eval(), training.spec, refitted, checkpoint.step, (source, *rejected))
+    return Model(training.model.eval(), training.facts, refitted, checkpoint.step, (source, *rejected))
 
 
 def disagreements(
