@@ -245,11 +245,23 @@ def test_what_cannot_be_saved(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("change", [{"image_size": 3}, {"unknown": 1}, {"normalization": [1]}, {"class_names": None}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image_size": 3},
+        {"unknown": 1},
+        {"normalization": [1]},
+        {"class_names": None},
+        {"backbone": 5},
+        {"backbone": ["payload:build"]},
+        {"in_channels": "1"},
+        {"head": None},
+    ],
+)
 def test_facts_that_are_none(change):
-    with pytest.raises(ValueError, match="model facts: got"):
+    with pytest.raises(ValueError, match="model spec: got"):
         ModelSpec.from_dict({**FACTS.to_dict(), **change})
-    with pytest.raises(ValueError, match="model facts: got"):
+    with pytest.raises(ValueError, match="model spec: got"):
         ModelSpec.from_dict({})
 
 

@@ -233,7 +233,7 @@ def test_a_whole_model_file_with_nothing_in_it(run_copy):
     (run_copy / "model.safetensors").write_bytes(weights)
     (run_copy / "model.json").write_bytes(facts)
     report = collect(run_copy, most_points=5)
-    assert report.problems[0].startswith("The model cannot be used: KeyError: 'facts'.")
+    assert report.problems[0].startswith("The model cannot be used: model spec: got None")
     assert missing_parts(report) == []
 
 

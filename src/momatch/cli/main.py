@@ -1,9 +1,9 @@
 """The command line.
 
-Nothing heavy is imported here: ``momatch --help`` must answer at once, so a command imports what it needs when it runs.
+Nothing heavy is imported here: ``momatch --help`` must answer at once, and Ctrl-C is answered only once this file is read. A
+command imports what it needs when it runs.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -81,7 +81,10 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _help(words: Sequence[str]) -> int:
+    """Answer --help, --version, nothing at all, and what is no command."""
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="momatch",
         description="Classification with very few labels that knows when it does not know.",
@@ -92,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, run in COMMANDS.items():
         # The command's own parser reads its arguments, --help included.
         commands.add_parser(name, help=run.__doc__, add_help=False, prefix_chars="\0")
-    return parser
+    parser.parse_args(words)
+    parser.print_help()
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,10 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     name = words[0] if words else None
     if name not in COMMANDS:
-        parser = _parser()
-        parser.parse_args(words)
-        parser.print_help()
-        return 0
+        return _help(words)
     try:
         with command_signals(name, ends_process=argv is None):
             return _run(name, words[1:])

@@ -1,7 +1,6 @@
 """``momatch train``: train a classifier, say in words what came of it."""
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine, combine_resumed, preset_layer, read_config_file
 from momatch.config.presets import PRESETS
 from momatch.console.durations import format_duration
+from momatch.console.signals import speaks
 from momatch.data.feature_facts import read_facts
 
 #: Where settings come from that nobody named: the preset that a features file brings.
@@ -23,21 +23,20 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch train``; returns the exit code."""
     flags = parse_flags(argv)
     config = resolve(flags)
-    speaks = os.environ.get("RANK", "0") == "0"
-    if speaks and FEATURES in (layer.source for layer in _layers(flags)[0]):
+    if speaks() and FEATURES in (layer.source for layer in _layers(flags)[0]):
         print(
             f"{config.dataset} holds features: settings of the preset 'features' (--preset names others)",
             file=sys.stderr,
         )
     if flags.print_config:
-        if speaks:
+        if speaks():
             print(json.dumps(config.to_dict(), indent=2))
         return 0
     from momatch.training.fit import fit
 
     run = fit(config, trust_code=flags.trusts_backbone)
     # Of several processes, the first one speaks and writes.
-    if not speaks:
+    if not speaks():
         return 0
     from momatch.report import report_run
 

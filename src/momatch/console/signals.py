@@ -9,8 +9,7 @@
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
@@ -44,10 +43,6 @@ def command_signals(command: str, *, ends_process: bool) -> Iterator[None]:
     Raises:
         Interrupted: at the first signal.
     """
-    if threading.current_thread() is not threading.main_thread():
-        # Signals arrive in the main thread only.
-        yield
-        return
     count = 0
 
     def answer(number: int, frame: FrameType | None) -> None:
@@ -62,12 +57,20 @@ def command_signals(command: str, *, ends_process: bool) -> Iterator[None]:
             return
         raise Interrupted("interrupted", number)
 
-    before = {number: signal.signal(number, answer) for number in _SIGNALS}
+    before = _install(answer)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if ends_process else handler)
+
+
+def _install(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Let `handler` answer the signals; returns what did before. Outside the main thread nothing is changed."""
+    try:
+        return {number: signal.signal(number, handler) for number in _SIGNALS}
+    except ValueError:  # signals arrive in the main thread only
+        return {}
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -100,8 +103,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        self._before = _install(self._note)
         return self
 
     def __exit__(

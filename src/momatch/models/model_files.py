@@ -180,7 +180,7 @@ def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
     folder = Path(folder)
     content, data = read_verified(_KIND, folder / _DESCRIPTION, folder / _WEIGHTS)
     tensors = decode(data)
-    spec = ModelSpec.from_dict(content["facts"])
+    spec = ModelSpec.from_dict(content.get("facts"))
     calibration = _calibration(content.get("calibration"), tensors.pop(_CALIBRATION, None))
     refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
     with torch.random.fork_rng(devices=[]):
@@ -191,7 +191,7 @@ def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
             to_be_filled=True,
             head_options=_head_options(tensors, "head."),
         )
-        head = _build_head(content["refitted_head"], classifier, refitted)
+        head = _build_head(content.get("refitted_head"), classifier, refitted)
     misfit = (
         f"{folder / _WEIGHTS}: the weights are not those of the network that model.json describes; has the code of the "
         "backbone changed?"
@@ -211,9 +211,9 @@ def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _calibration(content: Mapping[str, Any] | None, scores: Tensor | None) -> OutlierCalibration | None:
+def _calibration(content: object, scores: Tensor | None) -> OutlierCalibration | None:
     """The calibration of a model; models of older versions have none."""
-    if content is None or scores is None:
+    if not isinstance(content, Mapping) or scores is None:
         return None
     score: Any = content.get("score")
     if score not in get_args(Score):
@@ -240,10 +240,10 @@ def _head_options(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
     return {"learn_prior": True} if f"{prefix}prior_logits" in tensors else {}
 
 
-def _build_head(name: str | None, classifier: Classifier, tensors: Mapping[str, Tensor]) -> Head | None:
+def _build_head(name: object, classifier: Classifier, tensors: Mapping[str, Tensor]) -> Head | None:
     if name is None:
         return None
-    if name not in HEADS:
+    if not isinstance(name, str) or name not in HEADS:
         raise ValueError(f"refitted_head: got {name!r}, expected one of {', '.join(HEADS)}")
     last = classifier.head
     return HEADS[name](last.embedding_dim, last.num_classes, **_head_options(tensors, ""))

@@ -1,10 +1,11 @@
-"""What it takes to build a classifier, and where it comes from: the facts of a saved model."""
+"""What it takes to build a classifier, and where it comes from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from momatch._version import __version__
+from momatch.config.checks import check_type
 from momatch.models.backbones import Normalization
 
 
@@ -37,31 +38,34 @@ class ModelSpec:
     created_by: str = f"momatch {__version__}"
 
     def to_dict(self) -> dict[str, Any]:
-        """All facts as plain values."""
+        """All entries as plain values."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
-        """The facts that `to_dict` gave, also after a journey through JSON.
+    def from_dict(cls, values: object) -> "ModelSpec":
+        """What `to_dict` gave, also after a journey through JSON. The values may come from anyone, so each is checked.
 
         Raises:
-            ValueError: if a fact is missing, unknown or of the wrong type.
+            ValueError: if an entry is missing, unknown or of the wrong type.
         """
+        if not isinstance(values, Mapping):
+            raise ValueError(f"model spec: got {values!r}, expected the spec of a model")
         try:
             height, width = values["image_size"]
             statistics = values["normalization"]
             mean, std = ((), ()) if statistics is None else statistics
-            facts = cls(
-                **{
-                    **values,
-                    "class_names": tuple(str(name) for name in values["class_names"]),
-                    "image_size": (int(height), int(width)),
-                    "normalization": None if statistics is None else (_floats(mean), _floats(std)),
-                }
-            )
+            exact = {
+                "class_names": tuple(str(name) for name in values["class_names"]),
+                "image_size": (int(height), int(width)),
+                "normalization": None if statistics is None else (_floats(mean), _floats(std)),
+            }
+            spec = cls(**{**values, **exact})
+            for field in fields(spec):
+                if field.name not in exact:
+                    check_type(field.name, getattr(spec, field.name), field.type)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"model facts: got {dict(values)}, expected those of a model ({error})") from error
-        return facts
+            raise ValueError(f"model spec: got {dict(values)}, expected the spec of a model ({error})") from error
+        return spec
 
 
 def _floats(values: Any) -> tuple[float, ...]:
