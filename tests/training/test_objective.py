@@ -248,9 +248,9 @@ def test_steps_are_those_of_the_naive_reference(name):
         batch = small_batch(number, u=0 if config.policy == "supervised" else 8)
         loss, utilisation = reference(batch, LR)
         step(batch, lr=LR, progress=number / STEPS)
-        assert float(step.last_figures["loss"]) == pytest.approx(loss, rel=1e-5)
+        assert float(step.last_metrics["loss"]) == pytest.approx(loss, rel=1e-5)
         if config.policy != "supervised":
-            assert float(step.last_figures["utilisation"]) == pytest.approx(utilisation, rel=1e-5)
+            assert float(step.last_metrics["utilisation"]) == pytest.approx(utilisation, rel=1e-5)
         for key, p in reference.model.named_parameters():
             trained, average = (m.get_parameter(key) for m in (step.classifier, step.average.classifier))
             torch.testing.assert_close(trained.double(), p, rtol=1e-4, atol=2e-5)

@@ -1,5 +1,7 @@
 """FixMatch (Sohn et al., 2020): one fixed cutoff."""
 
+from typing import Self
+
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -18,6 +20,11 @@ class FixMatchPolicy(Policy):
     def __init__(self, *, cutoff: float = CUTOFF) -> None:
         super().__init__()
         self.cutoff = check_fraction("cutoff", cutoff)
+
+    @classmethod
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+        """The policy with this cutoff."""
+        return cls(cutoff=cutoff)
 
     @torch.no_grad()
     def forward(

@@ -1,5 +1,7 @@
 """FlexMatch (Zhang et al., 2021): cutoffs by class, lower for classes that are learned less."""
 
+from typing import Self
+
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -38,6 +40,11 @@ class FlexMatchPolicy(Policy):
         self.register_buffer("counts", counts)
         self.register_buffer("beta", torch.zeros(num_classes))
         self.register_buffer("_latest", torch.full((num_samples,), -1, dtype=torch.int64), persistent=False)
+
+    @classmethod
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+        """The policy with a memory of `num_samples` and this cutoff."""
+        return cls(num_classes, num_samples, cutoff=cutoff)
 
     @torch.no_grad()
     def forward(

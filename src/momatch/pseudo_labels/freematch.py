@@ -1,5 +1,7 @@
 """FreeMatch (Wang et al., 2023): thresholds that follow the model's own confidence, and its fairness loss."""
 
+from typing import Self
+
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -19,6 +21,8 @@ class FreeMatchPolicy(Policy):
         momentum: of the averages.
     """
 
+    has_fairness_loss = True
+
     tau: Tensor
     mean_posterior: Tensor
     mean_histogram: Tensor
@@ -30,6 +34,11 @@ class FreeMatchPolicy(Policy):
         self.register_buffer("tau", torch.tensor(1.0 / num_classes))
         self.register_buffer("mean_posterior", torch.full((num_classes,), 1.0 / num_classes))
         self.register_buffer("mean_histogram", torch.full((num_classes,), 1.0 / num_classes))
+
+    @classmethod
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+        """The policy of `num_classes`; its thresholds follow the model."""
+        return cls(num_classes)
 
     @torch.no_grad()
     def forward(

@@ -1,5 +1,7 @@
 """SoftMatch (Chen et al., 2023): a weight that falls off below the mean confidence."""
 
+from typing import Self
+
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -31,6 +33,11 @@ class SoftMatchPolicy(Policy):
         self.register_buffer("mean", torch.tensor(1.0 / num_classes))
         self.register_buffer("variance", torch.tensor(1.0))
         self.register_buffer("mean_posterior", torch.full((num_classes,), 1.0 / num_classes))
+
+    @classmethod
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+        """The policy of `num_classes`; its weights follow the model."""
+        return cls(num_classes)
 
     @torch.no_grad()
     def forward(
