@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 Head = Literal["aagmm", "kmeans", "linear"]
 Constraint = Literal["moments", "mmd", "kl"]
@@ -41,6 +41,9 @@ RUNTIME_KEYS = frozenset(
     }
 )
 
+_Loss = TypeVar("_Loss", bound="LossSettings")
+_Optimizer = TypeVar("_Optimizer", bound="OptimizerSettings")
+
 #: Larger counts overflow somewhere on their way to the device.
 MAX_COUNT = 2**31 - 1
 #: Larger batches do not fit in any memory.
@@ -49,12 +52,12 @@ MAX_BATCH = 2**20
 MAX_NUMBER = 1e6
 
 
-def _within(default: float | None, low: float, high: float) -> Any:
+def _within(default: float | int | None, low: float | int, high: float | int) -> Any:
     """A setting from `low` to `high`."""
     return field(default=default, metadata={"low": low, "high": high, "expected": f"{low} to {high}"})
 
 
-def _at_least(default: float | None, low: int, high: float = MAX_COUNT) -> Any:
+def _at_least(default: float | int | None, low: int, high: float | int = MAX_COUNT) -> Any:
     """A setting of at least `low`; `high` is a limit of what can be computed."""
     return field(default=default, metadata={"low": low, "high": high, "expected": f"at least {low}"})
 
@@ -236,7 +239,7 @@ class LossSettings(_Settings):
             f"outlier_refit_interval: got {self.outlier_refit_interval} with head 'linear', expected 0: it has no mixture",
         )
 
-    def for_head(self, head: Head) -> Self:
+    def for_head(self: _Loss, head: Head) -> _Loss:
         """The same settings with the defaults filled in that depend on the head.
 
         Raises:
@@ -303,7 +306,7 @@ class OptimizerSettings(_Settings):
             f"unlabeled_batch_size: got 0 with policy {policy!r}, expected at least 1; or take policy 'supervised'",
         )
 
-    def for_policy(self, policy: Policy) -> Self:
+    def for_policy(self: _Optimizer, policy: Policy) -> _Optimizer:
         """The same settings with no unlabelled batch where the policy uses none.
 
         Raises:
@@ -480,7 +483,7 @@ def check_type(name: str, value: object, expected: Any) -> None:
     raise ValueError(f"{name}: got {value!r} of type {type(value).__name__}, expected {names}")
 
 
-def _check_range(name: str, value: float, bounds: Mapping[str, Any]) -> None:
+def _check_range(name: str, value: float | int, bounds: Mapping[str, Any]) -> None:
     low, high, expected = bounds["low"], bounds["high"], bounds["expected"]
     if not low <= value <= high:
         is_limit = value > high and " to " not in expected

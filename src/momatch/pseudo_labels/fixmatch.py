@@ -1,7 +1,5 @@
 """FixMatch (Sohn et al., 2020): one fixed cutoff."""
 
-from typing import Self
-
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -22,7 +20,7 @@ class FixMatchPolicy(Policy):
         self.cutoff = check_fraction("cutoff", cutoff)
 
     @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "FixMatchPolicy":
         """The policy with this cutoff."""
         return cls(cutoff=cutoff)
 

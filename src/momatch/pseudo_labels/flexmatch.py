@@ -1,7 +1,5 @@
 """FlexMatch (Zhang et al., 2021): cutoffs by class, lower for classes that are learned less."""
 
-from typing import Self
-
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -42,7 +40,7 @@ class FlexMatchPolicy(Policy):
         self.register_buffer("_latest", torch.full((num_samples,), -1, dtype=torch.int64), persistent=False)
 
     @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "FlexMatchPolicy":
         """The policy with a memory of `num_samples` and this cutoff."""
         return cls(num_classes, num_samples, cutoff=cutoff)
 

@@ -1,7 +1,5 @@
 """FreeMatch (Wang et al., 2023): thresholds that follow the model's own confidence, and its fairness loss."""
 
-from typing import Self
-
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -36,7 +34,7 @@ class FreeMatchPolicy(Policy):
         self.register_buffer("mean_histogram", torch.full((num_classes,), 1.0 / num_classes))
 
     @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "FreeMatchPolicy":
         """The policy of `num_classes`; its thresholds follow the model."""
         return cls(num_classes)
 

@@ -4,7 +4,7 @@ Running state lives in buffers, so ``.to()`` and checkpoints just work; nothing 
 (outliers) get weight 0 and leave no trace in the state.
 """
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -28,7 +28,7 @@ class Policy(nn.Module):
     has_fairness_loss: ClassVar[bool] = False
 
     @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "Policy":
         """The policy of a training run; each takes what it needs of these.
 
         Args:

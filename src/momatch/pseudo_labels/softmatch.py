@@ -1,7 +1,5 @@
 """SoftMatch (Chen et al., 2023): a weight that falls off below the mean confidence."""
 
-from typing import Self
-
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
@@ -35,7 +33,7 @@ class SoftMatchPolicy(Policy):
         self.register_buffer("mean_posterior", torch.full((num_classes,), 1.0 / num_classes))
 
     @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> Self:
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "SoftMatchPolicy":
         """The policy of `num_classes`; its weights follow the model."""
         return cls(num_classes)
 
