@@ -12,9 +12,10 @@ import pytest
 
 from momatch.cli import main as cli
 from momatch.cli.train import summary
-from momatch.cli.train_flags import SECTIONS, parse_flags
+from momatch.cli.train_flags import parse_flags
 from momatch.config import TrainConfig
 from momatch.config.presets import DESCRIPTIONS
+from momatch.config.settings import GROUPS
 
 RESULT = {
     "test_accuracy": 0.9725,
@@ -121,6 +122,9 @@ def test_every_setting_is_a_flag_that_is_read_back():
     words, expected = [], {}
     for field in fields(TrainConfig):
         flag = f"--{field.name.replace('_', '-')}"
+        if field.name == "resume":
+            words, expected["resume"] = [*words, flag, "auto"], "auto"
+            continue
         if field.type is bool:
             expected[field.name] = not field.default
             words += [flag if expected[field.name] else f"--no-{flag[2:]}"]
@@ -133,11 +137,11 @@ def test_every_setting_is_a_flag_that_is_read_back():
     assert (flags.preset, flags.config, flags.print_config) == (None, None, False)
 
 
-def test_sections_hold_every_field_in_order():
-    names = [field.name for field in fields(TrainConfig)]
-    starts = [names.index(first) for first in SECTIONS.values()]
-    assert starts[0] == 0
-    assert starts == sorted(set(starts))
+@pytest.mark.parametrize(
+    ("words", "value"), [([], True), (["auto"], "auto"), (["no"], False), (["auto", "--run-dir", "x"], "auto")]
+)
+def test_resume_stands_alone_or_with_a_word(words, value):
+    assert parse_flags(["--resume", *words]).settings["resume"] == value
 
 
 def test_only_what_was_given_counts():
@@ -174,6 +178,13 @@ def test_printed_config_is_a_config_file(tmp_path, capsys):
         (["--lr", "nan"], "--lr: got nan, expected a finite number"),
         (["--head", "linear", "--moment-order", "2"], "--moment-order: got 2 with head 'linear', expected 0"),
         (["--resume", "--overwrite"], "--resume and --overwrite: got both"),
+        (["--resume", "always"], "got 'always', expected nothing, 'auto' or 'no'"),
+        *(
+            ([flag, "1e300"], f"{flag}: got 1e+300, expected at most 1,000,000")
+            for flag in ("--lr", "--head-lr-factor", "--weight-decay", "--clip-norm", "--moment-weight")
+        ),
+        (["--steps", "99999999999"], "--steps: got 99999999999, expected at most 2,147,483,647"),
+        (["--labeled-batch-size", "9999999"], "--labeled-batch-size: got 9999999, expected at most 1,048,576"),
         (["--preset", "mnist"], "did you mean 'mnist-cpu'?"),
     ],
 )
@@ -234,9 +245,17 @@ def test_resume_refuses_other_settings(stored, fitted, capsys):
 
 def test_nothing_to_resume(tmp_path, fitted, capsys):
     assert cli.main(["train", "--resume", "--run-dir", str(tmp_path / "none")]) == 1
-    assert "got no run to go on with" in capsys.readouterr().err
+    assert "there is no run to resume; pass --resume auto to start one here" in capsys.readouterr().err
     assert cli.main(["train", "--resume", "--run-dir", str(tmp_path)]) == 1
     assert fitted == []
+
+
+def test_resume_auto_starts_or_takes_the_stored_settings(stored, tmp_path, fitted, capsys):
+    assert cli.main(["train", "--resume", "auto", "--run-dir", str(tmp_path / "none"), "--steps", "7"]) == 0
+    assert cli.main(["train", "--resume", "auto", "--run-dir", str(stored), "--keep-checkpoints", "3"]) == 0
+    assert [(config.steps, config.resume) for config in fitted] == [(7, "auto"), (50, True)]
+    assert cli.main(["train", "--resume", "auto", "--run-dir", str(stored), "--steps", "600"]) == 2
+    assert "--steps: got 600, expected 50" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -284,6 +303,7 @@ def test_help_shows_every_flag_and_preset_and_fits(columns, monkeypatch):
     assert "labels shown of each class" in words
     assert "None" not in words
     assert max(map(len, shown.stdout.splitlines())) <= columns
+    assert re.findall(r"─ (\w+) options ─", shown.stdout) == list(GROUPS)
 
 
 def test_wrong_arguments_of_the_real_command():

@@ -7,7 +7,8 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 from docstring_parser import parse
 
-from momatch.config import RUNTIME_KEYS, TrainConfig
+from momatch.config import RUNTIME_KEYS, LossSettings, OptimizerSettings, TrainConfig
+from momatch.config.settings import GROUPS
 
 NAMES = [field.name for field in fields(TrainConfig)]
 AT_LEAST_1 = ["steps", "labeled_batch_size", "accumulate", "log_interval", "keep_checkpoints", "max_skipped_steps"]
@@ -19,11 +20,40 @@ AT_LEAST_0 = [
 FRACTIONS = ["cutoff", "outlier_quantile", "ema_decay", "momentum", "test_fraction"]
 
 
-def test_docstring_documents_every_field_in_order():
-    documented = parse(TrainConfig.__doc__).params
+def test_docstrings_document_every_field_in_order():
+    documented = [entry for group in GROUPS.values() for entry in parse(group.__doc__).params]
     assert [entry.arg_name for entry in documented] == NAMES
     for entry in documented:
         assert re.fullmatch(r"\S.*[.\)]", entry.description, flags=re.DOTALL), entry.arg_name
+
+
+def test_groups_part_the_settings():
+    assert [field.name for group in GROUPS.values() for field in fields(group)] == NAMES
+    assert all(issubclass(TrainConfig, group) for group in GROUPS.values())
+
+
+def test_a_group_checks_its_own_settings():
+    assert LossSettings(outliers="chi2").for_head("aagmm").outlier_score == "nearest"
+    assert LossSettings().for_head("linear").moment_order == 0
+    with pytest.raises(ValueError, match="outliers: got 'chi2' with head 'linear'"):
+        LossSettings(outliers="chi2").for_head("linear")
+    with pytest.raises(ValueError, match="steps: got 0"):
+        OptimizerSettings(steps=0)
+    assert OptimizerSettings().for_policy("supervised").unlabeled_batch_size == 0
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig) if field.type in (float, int)])
+def test_every_number_has_an_upper_bound(name):
+    value = 2**70 if type(getattr(TrainConfig(), name)) is int else 1e300
+    with pytest.raises(ValueError, match=f"{name}: got"):
+        TrainConfig.from_dict({name: value})
+
+
+def test_largest_rates_are_finite_in_single_precision():
+    largest = 1e6
+    config = TrainConfig(lr=largest, head_lr_factor=largest, weight_decay=largest)
+    # The product enters the update of AdamW.
+    assert config.lr * config.head_lr_factor * config.weight_decay < 3.4e38
 
 
 def test_runtime_keys_are_fields():
@@ -70,6 +100,12 @@ def test_integers_where_numbers_are_wanted_become_numbers():
         ({"unlabeled_batch_size": 0}, "unlabeled_batch_size: got 0 with policy 'flexmatch', expected at least 1"),
         ({"head": "linear", "moment_order": 1}, "moment_order: got 1 with head 'linear', expected 0"),
         ({"resume": True, "overwrite": True}, "resume and overwrite: got both"),
+        ({"resume": "auto", "overwrite": True}, "resume and overwrite: got both"),
+        ({"resume": "aut"}, "resume: got 'aut', expected one of False, True, 'auto'; did you mean 'auto'?"),
+        ({"resume": 1}, "resume: got 1, expected one of False, True, 'auto'"),
+        ({"lr": 1e300}, "lr: got 1e+300, expected at most 1,000,000"),
+        ({"steps": 2**31}, "steps: got 2147483648, expected at most 2,147,483,647"),
+        ({"labeled_batch_size": 2**20 + 1}, "labeled_batch_size: got 1048577, expected at most 1,048,576"),
         *(({name: 0}, f"{name}: got 0, expected at least 1") for name in AT_LEAST_1),
         *(({name: -1}, f"{name}: got -1") for name in AT_LEAST_0),
         *(({name: 1.5}, f"{name}: got 1.5, expected 0 to 1") for name in FRACTIONS),
@@ -105,3 +141,14 @@ def test_resolved_fills_in_what_depends_on_other_settings():
     assert TrainConfig(moment_order=0, run_dir="mine").resolved().moment_order == 0
     assert TrainConfig(run_dir="mine").resolved().run_dir == "mine"
     assert TrainConfig(dataset="a/pets.csv").resolved().run_dir.startswith("runs/pets-4-")
+
+
+def test_runs_on_different_data_have_different_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    datasets = ["photos", "site1/photos", "site2/photos", "photos.csv", "site1/photos.csv", "mnist", "./mnist"]
+    names = [TrainConfig(dataset=dataset).resolved().run_dir for dataset in datasets]
+    assert len(set(names)) == len(names)
+    # The same data by another path is the same run.
+    for same in (tmp_path / "site1" / "photos", "site2/../site1/photos", "./site1/photos/"):
+        assert TrainConfig(dataset=str(same)).resolved().run_dir == names[1]
+    assert TrainConfig(dataset="mnist").resolved().run_dir == "runs/mnist-4-aagmm-8d-order1-flexmatch-seed0"

@@ -158,10 +158,18 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path):
     make(tmp_path / "finished run", finished=True)
     make(tmp_path / "unfinished")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=r"finished run.*--overwrite added to the same command"):
-        RunDirectory.create(tmp_path / "finished run", OTHER)
-    with pytest.raises(ValueError, match="unfinished run; go on with: momatch train --resume"):
-        RunDirectory.create(tmp_path / "unfinished", OTHER)
+    with pytest.raises(ValueError, match=r"a finished run with the same settings; .*--run-dir.*--overwrite"):
+        RunDirectory.create(tmp_path / "finished run", CONFIG)
+    with pytest.raises(
+        ValueError, match="an unfinished run with the same settings; continue it with: momatch train --resume"
+    ):
+        RunDirectory.create(tmp_path / "unfinished", CONFIG)
+    for name in ("finished run", "unfinished"):
+        with pytest.raises(
+            ValueError, match=r"holds another run \(.* there and .* here\); choose another run_dir"
+        ) as caught:
+            RunDirectory.create(tmp_path / name, OTHER)
+        assert "overwrite" not in str(caught.value)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 

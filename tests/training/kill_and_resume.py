@@ -33,7 +33,7 @@ def child(config):
 
 
 def main(folder, kills):
-    # Every kind of state: batch norm, momentum, the policy's memory, an outlier judge, figures half through an interval.
+    # Every kind of state: batch norm, momentum, the policy's memory, an outlier head, metrics half through an interval.
     config = TrainConfig(
         image_size=8,
         steps=150,

@@ -20,7 +20,8 @@ from momatch.inference.evaluate import evaluate_run
 from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.training.fit import DivergenceError, Interrupted, fit
 from momatch.training.run import Run
-from momatch.training.setup import choose_device, known_truth
+from momatch.training.setup import build_training, choose_device, known_truth
+from momatch.training.state import History, collect, restore
 
 CHANGING = {"seconds", "images_per_second", "peak_memory_mb"}
 
@@ -251,8 +252,31 @@ def test_resumed_finished_run_is_returned_as_it_is(whole):
     assert (whole.directory / "result.json").read_bytes() == before
 
 
+def test_resume_auto_starts_goes_on_and_returns_a_finished_run(whole, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        fit(config(folder, resume="auto"), tracker=StopAt(6, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    fit(config(folder, resume="auto"))
+    assert "resumed at step 6" in (folder / "run.log").read_text()
+    assert_same_run(whole.directory, folder)
+    before = (folder / "result.json").read_bytes()
+    assert fit(config(folder, resume="auto")).result["steps"] == 12
+    assert (folder / "result.json").read_bytes() == before
+    assert Run.load(folder).config.resume is False
+    with pytest.raises(ValueError, match=r"steps: got 13, expected 12"):
+        fit(config(folder, resume="auto", steps=13))
+
+
+def test_checkpoint_of_another_release_is_refused(tmp_path):
+    training = build_training(config(tmp_path / "run").resolved(), torch.device("cpu"))
+    tensors, facts = collect(training, History())
+    facts["history"]["figures"] = facts["history"].pop("metrics")
+    with pytest.raises(ValueError, match="written by another release of momatch"):
+        restore(training, tensors, facts)
+
+
 def test_nothing_is_overwritten_unasked(whole, tmp_path):
-    with pytest.raises(ValueError, match="finished run, which is not overwritten unasked"):
+    with pytest.raises(ValueError, match="a finished run with the same settings; choose another run_dir"):
         fit(config(whole.directory))
     with pytest.raises(ValueError, match="nothing to resume"):
         fit(config(tmp_path / "none", resume=True))
@@ -287,14 +311,14 @@ def test_damaged_checkpoint_is_passed_over(whole, tmp_path):
     assert "not used" in (folder / "run.log").read_text()
 
 
-WILD = [("aagmm", 1e30, 0), ("aagmm", 1e6, 1), ("aagmm", 30.0, 1), ("kmeans", 1e6, 2)]
+WILD = [("aagmm", 1e6, 0), ("aagmm", 1e6, 1), ("aagmm", 30.0, 1), ("kmeans", 1e6, 2)]
 
 
 @pytest.mark.parametrize(("head", "lr", "order"), WILD)
 def test_diverged_run_stops_with_a_diagnosis(head, lr, order, tmp_path):
     wild = {"head": head, "lr": lr, "moment_order": order, "clip_norm": 0.0, "max_skipped_steps": 4, "steps": 40}
     with pytest.raises(
-        DivergenceError, match=r"not finite in \d+ steps in a row up to step .*lr .*begin anew with a lower"
+        DivergenceError, match=r"not finite in \d+ steps in a row up to step .*lr .*start again with a lower"
     ) as caught:
         fit(config(tmp_path / "run", **wild, checkpoint_interval=0))
     checkpoint = load_newest(tmp_path / "run" / FOLDER)

@@ -35,4 +35,4 @@ def test_guide_decides_label_weight_and_cluster():
     errors = -log_posterior(head(z.strong))
     expected = (errors[0, 0] + errors[1, 1] + errors[3, 0] + errors[4, 1]) / 6
     torch.testing.assert_close(losses.parts["unlabeled_loss"], expected)
-    torch.testing.assert_close(losses.sums["utilisation"], torch.tensor(4 / 6))
+    torch.testing.assert_close(losses.means["utilisation"], torch.tensor(4 / 6))

@@ -109,10 +109,10 @@ def test_gradient_of_two_processes_is_that_of_one(name, results):
         assert torch.equal(first[f"objective.{key}"], second[f"objective.{key}"])
     torch.testing.assert_close(first["metrics"], step.metrics, rtol=1e-5, atol=1e-5)
     # Otherwise what the processes tell each other would not have been put to the test.
-    figures = dict(zip(METRICS, (step.metrics / STEPS).tolist(), strict=True))
-    assert 0.1 < figures["utilisation"] < 1
-    assert (figures["fairness_loss"] < -0.1) == ("freematch" in name)
-    assert (0.1 < figures["outlier_share"] < 0.9) == (name == "outliers")
+    metrics = dict(zip(METRICS, (step.metrics / STEPS).tolist(), strict=True))
+    assert 0.1 < metrics["utilisation"] < 1
+    assert (metrics["fairness_loss"] < -0.1) == ("freematch" in name)
+    assert (0.1 < metrics["outlier_share"] < 0.9) == (name == "outliers")
 
 
 @pytest.mark.parametrize("name", ["freematch", "accumulate-freematch"])

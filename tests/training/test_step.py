@@ -1,11 +1,14 @@
 import copy
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from momatch.config.presets import PRESETS
 from momatch.heads import log_posterior
 from momatch.training.average import AveragedModel
+from momatch.training.guard import Guard
 from momatch.training.objective import Embeddings
 from momatch.training.step import METRICS
 from tests.training.setting import CONFIG, POOL, K, small_batch, small_classifier, small_step, with_settings
@@ -189,6 +192,50 @@ def test_average_forgets_the_random_weights_that_training_starts_from():
     assert max(float(parameter.max()) for parameter in average.classifier.parameters()) < 1e-6
 
 
+def test_decay_of_the_papers_presets_is_their_protocols():
+    # The decay reaches the constant value of the protocol after 0.9 % of the steps, when no initial weights are left.
+    average = AveragedModel(small_classifier(), PRESETS["paper-cifar10"]["ema_decay"])
+    assert average.decay_at(8989) < average.decay_at(8990) == average.decay_at(2**20) == 0.999
+    assert math.prod(average.decay_at(step) for step in range(8990)) < 1e-20
+
+
+def test_skipped_steps_leave_the_average_alone():
+    live = small_classifier()
+    average = AveragedModel(live, 0.9)
+    before = [parameter.clone() for parameter in average.classifier.parameters()]
+    for parameter in live.parameters():
+        parameter.data.add_(1.0)
+    average.update(0, torch.zeros(()))
+    assert all(torch.equal(old, new) for old, new in zip(before, average.classifier.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize("good", [True, False])
+def test_guard_undoes_bad_steps_alone(readable, good, monkeypatch):
+    monkeypatch.setattr("momatch.training.guard.is_readable", lambda tensor: readable)
+    tensors = [torch.zeros(3), torch.zeros(2, dtype=torch.int64)]
+    guard = Guard(tensors)
+    guard.save()
+    for tensor in tensors:
+        tensor.add_(1)
+    guard.restore_unless(torch.tensor(good))
+    assert all(bool((tensor == int(good)).all()) for tensor in tensors)
+
+
+def test_interval_metrics_are_means_since_the_last_call():
+    step, other = small_step(), small_step()
+    for number in range(3):
+        step(small_batch(number), lr=0.05, progress=0.0)
+    first = step.interval_metrics()
+    losses = []
+    for number in range(3):
+        other(small_batch(number), lr=0.05, progress=0.0)
+        losses.append(other.interval_metrics()["loss"])
+    assert first["loss"] == pytest.approx(sum(losses) / 3)
+    assert first["skipped_steps"] == 0
+    assert step.interval_metrics()["loss"] is None
+
+
 def test_gradient_is_clipped():
     step = small_step(with_settings(clip_norm=1e-3, momentum=0.0, weight_decay=0.0))
     before = parameters(step)
@@ -243,7 +290,7 @@ def test_outliers_leave_no_trace_in_the_pseudo_labels():
     assert metric(step, "utilisation") <= 1 - share + 1e-6
 
 
-def test_figures_are_those_of_the_batch():
+def test_metrics_are_those_of_the_batch():
     step = small_step(with_settings(policy="fixmatch", cutoff=0.0))
     batch = small_batch()
     with torch.no_grad():

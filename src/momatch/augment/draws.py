@@ -44,13 +44,19 @@ def draw(
     Returns:
         int64, (n, num_draws).
     """
-    key = 0
-    for part in (seed, step, view):
-        key = _mix_word(((key ^ (part & _WORD)) + _GOLDEN) & _WORD)
+    key = mix_key(seed, step, view)
     positions = torch.arange(num_samples, device=device) * stride + offset  # (n,)
     counters = positions[:, None] * num_draws + torch.arange(num_draws, device=device)
     words = _mix(counters * _signed(_GOLDEN) + _signed(key))
     return _shift_right(words, 32)
+
+
+def mix_key(*parts: int) -> int:
+    """A 64-bit key that differs where any of the integers differs."""
+    key = 0
+    for part in parts:
+        key = _mix_word(((key ^ (part & _WORD)) + _GOLDEN) & _WORD)
+    return key
 
 
 def below(draws: Int64[Tensor, "*shape"], count: int | Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:

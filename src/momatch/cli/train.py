@@ -14,6 +14,7 @@ from momatch.config.presets import PRESETS
 from momatch.console.durations import format_duration
 from momatch.console.signals import speaks
 from momatch.data.feature_facts import read_facts
+from momatch.storage.run_config import is_run
 
 #: Where settings come from that nobody named: the preset that a features file brings.
 FEATURES = "preset 'features' (taken for a features file)"
@@ -72,9 +73,11 @@ def resolve(flags: Flags) -> TrainConfig:
     if not config.resume:
         return config
     assert config.run_dir is not None, "combine resolves it"
+    if config.resume == "auto" and not is_run(Path(config.run_dir)):
+        return config
     if not Path(config.run_dir).is_dir():
         raise ValueError(
-            f"{config.run_dir}: got no run to go on with; leave --resume out to start one, or give its --run-dir"
+            f"{config.run_dir}: there is no run to resume; pass --resume auto to start one here, or the --run-dir of a run"
         )
     from momatch.training.run import Run
 

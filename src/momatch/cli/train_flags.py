@@ -1,34 +1,20 @@
-"""The flags of ``momatch train``, made from `TrainConfig`: names, types, defaults and help stand there alone.
+"""The flags of ``momatch train``, made from the groups of `momatch.config.settings`: names, types, defaults, help and sections.
 
 tyro parses them (docs/decisions/0003-command-line.md). It is shown typed dicts, of which it fills in only what was given,
 rather than `TrainConfig` itself, which would come back with defaults that look as if they had been given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields, make_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypedDict, cast, get_args
+from typing import Annotated, Any, Literal, TypedDict, cast, get_args
 
 import tyro
 from docstring_parser import parse
 
-from momatch.config import TrainConfig
 from momatch.config.presets import DESCRIPTIONS
-
-#: Section of the help -> the field it begins with; it holds the fields down to the next section's.
-SECTIONS = {
-    "data": "dataset",
-    "network": "backbone",
-    "constraint": "constraint",
-    "pseudo_label": "policy",
-    "outlier": "outliers",
-    "batch": "steps",
-    "optimiser": "optimizer",
-    "computation": "seed",
-    "record": "eval_interval",
-    "run": "run_dir",
-}
+from momatch.config.settings import GROUPS
 
 _DESCRIPTION = """\
 Train a classifier with few labels and many unlabelled images.
@@ -79,7 +65,7 @@ def parse_flags(argv: Sequence[str]) -> Flags:
         args=list(argv),
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    settings = {key: value for section in SECTIONS for key, value in getattr(given, section).items()}
+    settings = {key: value for section in GROUPS for key, value in getattr(given, section).items()}
     return Flags(settings, given.preset, given.config, given.print_config, given.trust_code)
 
 
@@ -103,29 +89,45 @@ def _everything() -> Any:
             False,
         ),
     ]
-    texts = {entry.arg_name: entry.description or "" for entry in parse(TrainConfig.__doc__ or "").params}
-    sections = [(title, _flag(_section(title, texts), "")) for title in SECTIONS]
+    sections = [(title, _flag(_section(title), "")) for title in GROUPS]
     return make_dataclass("Train", [*own, *sections], kw_only=True)
 
 
-def _section(title: str, texts: Mapping[str, str]) -> Any:
-    """The fields of one section as a typed dict."""
-    settings = fields(TrainConfig)
-    names = [field.name for field in settings]
-    starts = [*(names.index(first) for first in SECTIONS.values()), len(names)]
-    here = list(SECTIONS).index(title)
-    flags = {field.name: _setting(field, texts[field.name]) for field in settings[starts[here] : starts[here + 1]]}
-    # Type checkers know typed dicts whose keys are written down; these are read from TrainConfig.
+def _section(title: str) -> Any:
+    """The settings of one group as a typed dict."""
+    group = GROUPS[title]
+    texts = {entry.arg_name: entry.description or "" for entry in parse(group.__doc__ or "").params}
+    flags = {field.name: _setting(field, texts[field.name]) for field in fields(group)}
+    # Type checkers know typed dicts whose keys are written down; these are read from the group.
     return cast(Any, TypedDict)(title, flags, total=False)
 
 
 def _setting(field: Field[Any], text: str) -> Any:
     default = {True: "on", False: "off"}[field.default] if isinstance(field.default, bool) else field.default
-    hint = "" if default is None else f"(default: {default})"
+    hint = "" if default in (None, "") else f"(default: {default})"
     flag = _flag(field.type, " ".join(text.split()), hint)
     kinds = get_args(field.type) or (field.type,)
+    if field.type == bool | Literal["auto"]:
+        return Annotated[flag, _SWITCH_OR_AUTO]
     kind = next((kind for kind in _METAVARS if kind in kinds), None)
     return flag if kind is None else Annotated[flag, _reader(kind, NoneType in kinds)]
+
+
+def _switch_or_auto(words: list[str]) -> bool | str:
+    choices: dict[tuple[str, ...], bool | str] = {(): True, ("auto",): "auto", ("no",): False}
+    if tuple(words) not in choices:
+        raise ValueError(f"got {' '.join(words)!r}, expected nothing, 'auto' or 'no'")
+    return choices[tuple(words)]
+
+
+#: A flag that may stand alone: --resume, --resume auto, --resume no.
+_SWITCH_OR_AUTO = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=(0, 1),
+    metavar="[auto|no]",
+    instance_from_str=_switch_or_auto,
+    is_instance=lambda value: value in (True, False, "auto"),
+    str_from_instance=lambda value: ["auto"] if value == "auto" else [] if value else ["no"],
+)
 
 
 def _reader(kind: type, optional: bool) -> Any:

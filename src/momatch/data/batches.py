@@ -25,10 +25,10 @@ class Batch:
 
     Attributes:
         step: which step of the stream it is.
-        labeled_images: uint8, (b, C, H, W); or features, (b, V, F).
+        labeled_images: uint8, (b, C, H, W); or features, (b, V, F); or rows of a table that the views know, (b,).
         labels: (b,) their labels.
         labeled_indices: (b,) their positions in the labelled set.
-        unlabeled_images: uint8, (u, C, H, W); or features, (u, V, F).
+        unlabeled_images: the same of the unlabelled samples.
         unlabeled_indices: (u,) their positions in the unlabelled pool, from 0 to N_u - 1. A position can occur twice,
             where one epoch ends and the next begins.
         labeled_offset: where this process's labelled part starts in the global batch; views want it.
@@ -36,10 +36,10 @@ class Batch:
     """
 
     step: int
-    labeled_images: UInt8[Tensor, "b C H W"] | Float[Tensor, "b V F"]
+    labeled_images: UInt8[Tensor, "b C H W"] | Float[Tensor, "b V F"] | Int64[Tensor, " b"]
     labels: Int64[Tensor, " b"]
     labeled_indices: Int64[Tensor, " b"]
-    unlabeled_images: UInt8[Tensor, "u C H W"] | Float[Tensor, "u V F"]
+    unlabeled_images: UInt8[Tensor, "u C H W"] | Float[Tensor, "u V F"] | Int64[Tensor, " u"]
     unlabeled_indices: Int64[Tensor, " u"]
     labeled_offset: int = 0
     unlabeled_offset: int = 0

@@ -1,6 +1,8 @@
 """One fit, from the weighted set of samples to a network, its scaling and a calibrated scorer."""
 
+import math
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -8,22 +10,32 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from momatch.console.progress import Progress
+from momatch.data.batches import Batch
+from momatch.data.dataset import UNLABELED
 from momatch.data.graph import nearest_neighbors, reach, spread_labels
 from momatch.estimator.encoder import build_classifier, start_at_class_means
-from momatch.estimator.samples import WeightedSet, hold_out
+from momatch.estimator.samples import WeightedSet, hold_out, weighted_batches
 from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
-from momatch.estimator.train import Samples, train
-from momatch.estimator.views import VectorViews
+from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head
 from momatch.heads import Head
 from momatch.models.classifier import Classifier
 from momatch.models.scorer import Scorer, Scores
+from momatch.training.average import AveragedModel
+from momatch.training.objective import build_objective
+from momatch.training.optimizer import build_optimizer, learning_rate
+from momatch.training.step import StepOptions, TrainStep
 
 #: Rows that go through the network at a time, always as many: what a matrix product rounds to depends on its shape.
 _CHUNK = 256
 #: Scores that differ by this share of themselves (of 1, where they are smaller) are a tie: less is rounding.
 _TIE = 1e-7
+#: Steps between updates of the progress display.
+_SHOWN_EVERY = 25
+#: Skipped steps in a row that count as divergence, as `max_skipped_steps` of `momatch train`; in short fits half of the steps.
+_MAX_SKIPPED = 50
 #: Up to which neighbour "near" goes: views are measured by the distance to that one.
 REACH_NEIGHBORS = 10
 
@@ -68,8 +80,8 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         classifier = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed).double()
-    judge = _refit(classifier, table, training, settings.config.cutoff)
-    scorer = Scorer(classifier.head, judge, score=settings.outlier_score)
+    refitted = _refit(classifier, table, training, settings.loss.cutoff)
+    scorer = Scorer(classifier.head, refitted, score=settings.outlier_score)
     scorer.calibrate(embed(classifier, scaling(held_out)))
     # A sample that ties with a calibration sample must not lose by rounding: ties go to the larger p-value.
     scores = scorer.calibration_scores
@@ -100,42 +112,91 @@ def _train(
     num_classes: int,
     seed: int,
 ) -> Classifier:
+    """Train a classifier; returns its average over the steps, in evaluation mode.
+
+    Raises:
+        ValueError: if training diverged.
+    """
     rows = torch.from_numpy(table.astype(np.float32))
-    labeled = torch.from_numpy(np.flatnonzero(training.codes >= 0))
-    labels = torch.from_numpy(training.codes)[labeled]
-    config = settings.config.updated({"seed": seed})
     classifier = build_classifier(
         settings.encoder,
-        config.head,
+        settings.head,
         in_features=rows.shape[1],
         hidden_sizes=settings.hidden_sizes,
-        embedding_dim=config.embedding_dim,
+        embedding_dim=settings.embedding_dim,
         num_classes=num_classes,
     )
     if settings.encoder == "none" and classifier.head.has_centers:
-        start_at_class_means(classifier.head, rows[labeled], labels)
-    of_graph = settings.graph_neighbors if config.policy != "supervised" else 0
+        labeled = torch.from_numpy(np.flatnonzero(training.codes >= 0))
+        start_at_class_means(classifier.head, rows[labeled], torch.from_numpy(training.codes)[labeled])
+    of_graph = settings.loss.graph_neighbors if settings.loss.policy != "supervised" else 0
     distance, neighbors = nearest_neighbors(table, max(settings.neighbors, of_graph, REACH_NEIGHBORS))
-    spread = None
+    guide = None
     if of_graph:
         reached = spread_labels(distance[:, :of_graph], neighbors[:, :of_graph], training.codes, training.weight)
-        spread = torch.from_numpy(reached.astype(np.float32))
-    generator = torch.Generator().manual_seed(seed)
-    views = VectorViews(
+        guide = torch.from_numpy(reached.astype(np.float32))
+    vectors = Vectors(
         rows,
         torch.from_numpy(deviation.astype(np.float32)),
         torch.from_numpy(neighbors[:, : settings.neighbors]),
-        generator,
-        reach=reach(distance[:, :REACH_NEIGHBORS], table),
+        reach(distance[:, :REACH_NEIGHBORS], table),
     )
-    samples = Samples(views, training.weight, labeled, labels, spread)
-    return train(classifier, samples, config, weak=settings.weak, strong=settings.strong, verbose=settings.verbose)
+    step = _build_step(classifier, vectors, guide, settings, seed)
+    batches = weighted_batches(
+        training,
+        labeled_batch_size=settings.optimizer.labeled_batch_size,
+        unlabeled_batch_size=settings.optimizer.unlabeled_batch_size,
+        seed=seed,
+    )
+    _run_steps(step, batches, settings)
+    return step.average.classifier
+
+
+def _build_step(
+    classifier: Classifier, vectors: Vectors, guide: Float[Tensor, "N K"] | None, settings: Settings, seed: int
+) -> TrainStep:
+    optimizer, n = settings.optimizer, len(vectors.table)
+    return TrainStep(
+        classifier,
+        AveragedModel(classifier, optimizer.ema_decay),
+        build_objective(settings.loss, classifier.head, n),
+        build_optimizer(classifier, optimizer),
+        weak=VectorView(vectors, settings.weak, default_view=0),
+        strong=VectorView(vectors, settings.strong, default_view=1),
+        truth=torch.full((n,), UNLABELED),
+        guide=guide,
+        options=StepOptions(seed=seed, clip_norm=optimizer.clip_norm),
+    )
+
+
+def _run_steps(step: TrainStep, batches: Iterator[Batch], settings: Settings) -> None:
+    """Make all steps.
+
+    Raises:
+        ValueError: if training diverged.
+    """
+    optimizer, steps = settings.optimizer, settings.optimizer.steps
+    samples = _SHOWN_EVERY * (optimizer.labeled_batch_size + 2 * optimizer.unlabeled_batch_size)
+    with ExitStack() as stack:
+        progress = stack.enter_context(closing(Progress(steps))) if settings.verbose else None
+        for number, batch in zip(range(steps), batches, strict=False):
+            step(batch, lr=learning_rate(optimizer, number), progress=number / steps)
+            done = number + 1
+            if progress is not None and (done % _SHOWN_EVERY == 0 or done == steps):
+                progress.update(done, step.interval_metrics(), samples)
+    skipped = step.longest_skip()
+    finite = all(bool(tensor.isfinite().all()) for tensor in step.average.classifier.state_dict().values())
+    if not finite or skipped >= min(_MAX_SKIPPED, math.ceil(steps / 2)):
+        raise ValueError(
+            f"training diverged: loss, gradients or weights were not finite in {skipped} steps in a row, expected finite ones; "
+            "lower lr"
+        )
 
 
 def _refit(
     classifier: Classifier, table: Float64[np.ndarray, "n F"], training: WeightedSet, cutoff: float
 ) -> Head | None:
-    """The mixture in closed form over the samples that the trained model is sure of; it judges outliers.
+    """The mixture in closed form over the samples that the trained model is confident about; it scores outliers.
 
     Each distinct sample counts once, as in calibration.
     """

@@ -4,11 +4,17 @@ A sample that comes three times, or once with weight 3, is the same set; so is o
 that follows (scaling, batches, held-out samples) reads the set alone, so a fit does too.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from momatch.data.batches import Batch
 
 #: More calibration samples would make p-values finer than anybody's alpha.
 MAX_CALIBRATION = 10_000
@@ -98,3 +104,45 @@ def _spare(samples: WeightedSet, among: Bool[np.ndarray, " n"], fraction: float)
     share = samples.weight / samples.weight[among].sum()
     spare: np.ndarray[Any, Any] = among & (copies[which.reshape(-1)] == 1) & (share <= fraction * (1.0 + _ROUNDING))
     return spare
+
+
+class WeightedDraws:
+    """Places drawn in proportion to their weights, one from each of `size` equal shares of the total weight.
+
+    Args:
+        weight: (N,) weights, above 0.
+        size: places a draw.
+        bits: source of the uniform numbers.
+    """
+
+    def __init__(self, weight: Float64[np.ndarray, " N"], size: int, bits: np.random.Generator) -> None:
+        self._edges = np.cumsum(weight)
+        self._size = size
+        self._bits = bits
+
+    def __call__(self) -> Int64[Tensor, " size"]:
+        """The next places."""
+        share = (np.arange(self._size) + self._bits.random(self._size)) / max(self._size, 1)
+        places = np.searchsorted(self._edges, share * self._edges[-1], side="right")
+        return torch.from_numpy(np.minimum(places, len(self._edges) - 1))  # rounding may end on the last edge
+
+
+def weighted_batches(
+    samples: WeightedSet, *, labeled_batch_size: int, unlabeled_batch_size: int, seed: int
+) -> Iterator[Batch]:
+    """Endless batches of row numbers, drawn by weight. The labelled samples are part of the unlabelled pool, too."""
+    labeled = torch.from_numpy(np.flatnonzero(samples.codes >= 0))
+    labels = torch.from_numpy(samples.codes)[labeled]
+    bits = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+    draw_labeled = WeightedDraws(samples.weight[labeled.numpy()], labeled_batch_size, bits)
+    draw_pool = WeightedDraws(samples.weight, unlabeled_batch_size, bits)
+    for step in itertools.count():
+        places, rows = draw_labeled(), draw_pool()
+        yield Batch(
+            step=step,
+            labeled_images=labeled[places],
+            labels=labels[places],
+            labeled_indices=places,
+            unlabeled_images=rows,
+            unlabeled_indices=rows,
+        )

@@ -1,4 +1,4 @@
-"""From the estimator's parameters to the settings of a training; checked at fit, as scikit-learn wants it."""
+"""From the estimator's parameters to the settings of a fit; checked at fit, as scikit-learn wants it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from momatch.config import TrainConfig
+from momatch.config import LossSettings, OptimizerSettings
+from momatch.config.settings import Head, check_type
 from momatch.estimator.encoder import ENCODERS, Encoder
 from momatch.estimator.scaling import SCALES, Scale
-from momatch.estimator.views import View
+from momatch.estimator.views import Strength
 from momatch.numerics.checks import check_positive_int
 
 #: Of all that `momatch.OutlierDetector` can rank, what the estimator offers.
@@ -18,30 +19,34 @@ _OUTLIER_SCORES = ("auto", "nearest", "density")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a fit needs to know beside the data.
+    """The settings of a fit.
 
     Attributes:
-        config: losses, batches, optimiser and schedule, resolved.
+        loss: with the defaults that depend on the head filled in.
+        optimizer: steps, batches, optimiser and schedule.
+        head: name of the last layer.
         encoder: "mlp" or "none".
         hidden_sizes: of the perceptron.
+        embedding_dim: size of its embedding.
         scale: of the features.
         weak: how far a weak view goes.
         strong: how far a strong view goes.
         neighbors: how many neighbours a view chooses from.
-        graph_neighbors: of the graph over which labels spread; 0 for no graph.
         calibration_fraction: share of samples kept out for p-values.
         outlier_score: what p-values rank.
         verbose: show progress.
     """
 
-    config: TrainConfig
+    loss: LossSettings
+    optimizer: OptimizerSettings
+    head: Head
     encoder: Encoder
     hidden_sizes: tuple[int, ...]
+    embedding_dim: int
     scale: Scale
-    weak: View
-    strong: View
+    weak: Strength
+    strong: Strength
     neighbors: int
-    graph_neighbors: int
     calibration_fraction: float
     outlier_score: Literal["nearest", "density"]
     verbose: bool
@@ -58,39 +63,38 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
     for name, choices in {"encoder": ENCODERS, "scale": SCALES, "outlier_score": _OUTLIER_SCORES}.items():
         if given[name] not in choices:
             raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
-    known = {field.name for field in fields(TrainConfig)}
-    chosen = {name: value for name, value in given.items() if name in known}
-    config = TrainConfig(optimizer="adamw", refit=True).updated(chosen).resolved()
-    if config.outlier_score not in ("nearest", "density") or (config.head, config.outlier_score) == (
-        "linear",
-        "nearest",
-    ):
+    check_type("head", given["head"], Head)
+    loss = LossSettings(**_of_group(LossSettings, given)).for_head(given["head"])
+    optimizer = OptimizerSettings(optimizer="adamw", **_of_group(OptimizerSettings, given)).for_policy(loss.policy)
+    if loss.outlier_score not in ("nearest", "density") or (given["head"], loss.outlier_score) == ("linear", "nearest"):
         raise ValueError(
-            f"outlier_score: got {given['outlier_score']!r} with head {config.head!r}, expected 'auto', 'density' or, "
+            f"outlier_score: got {given['outlier_score']!r} with head {given['head']!r}, expected 'auto', 'density' or, "
             "for a head with centers, 'nearest'"
         )
-    if config.calibration_fraction is None:
-        raise ValueError(
-            "calibration_fraction: got None, expected a number from 0 to 0.9; 0 keeps no sample out of training"
-        )
-    check_positive_int("embedding_dim", config.embedding_dim)
     return Settings(
-        config=config,
+        loss=loss,
+        optimizer=optimizer,
+        head=given["head"],
         encoder=given["encoder"],
         hidden_sizes=_sizes(given["hidden_sizes"]),
+        embedding_dim=check_positive_int("embedding_dim", given["embedding_dim"]),
         scale=given["scale"],
-        weak=View(move=_amount("weak_move", given, largest=1.0), noise=_amount("weak_noise", given)),
-        strong=View(
+        weak=Strength(move=_amount("weak_move", given, largest=1.0), noise=_amount("weak_noise", given)),
+        strong=Strength(
             move=_amount("strong_move", given, largest=1.0),
             noise=_amount("strong_noise", given),
             mask=_amount("mask", given, largest=1.0),
         ),
         neighbors=_count("neighbors", given),
-        graph_neighbors=_count("graph_neighbors", given),
-        calibration_fraction=float(config.calibration_fraction),
-        outlier_score=config.outlier_score,
+        calibration_fraction=_amount("calibration_fraction", given, largest=0.9),
+        outlier_score=loss.outlier_score,
         verbose=bool(given["verbose"]),
     )
+
+
+def _of_group(group: type[LossSettings] | type[OptimizerSettings], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that are settings of this group: both go by the same names."""
+    return {setting.name: given[setting.name] for setting in fields(group) if setting.name in given}
 
 
 def _sizes(given: Any) -> tuple[int, ...]:

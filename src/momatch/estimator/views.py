@@ -2,8 +2,6 @@
 
 How far a view may go is measured by how far neighbours are from each other: half a standard deviation of noise leaves a vector
 of 64 pixels among its kind, and takes one of two coordinates to the other side of the data.
-
-The random numbers of a view depend on the step and on the place in the batch alone, never on which sample stands there.
 """
 
 from dataclasses import dataclass
@@ -12,9 +10,12 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from momatch.augment import View
+from momatch.augment.draws import mix_key
+
 
 @dataclass(frozen=True)
-class View:
+class Strength:
     """How far a view may go.
 
     Attributes:
@@ -29,48 +30,73 @@ class View:
     mask: float = 0.0
 
 
-class VectorViews:
-    """Draws views of rows of a table of scaled features.
+@dataclass(frozen=True)
+class Vectors:
+    """A table of scaled features, and what views need to know about it.
 
-    Args:
+    Attributes:
         table: (N, F) scaled features, their means 0.
         deviation: (F,) standard deviation of each; a constant feature gets no noise.
         neighbors: (N, k) rows of the nearest neighbours of each row; k may be 0.
-        generator: of all random numbers.
         reach: typical distance between neighbours, as a share of that from the center of all data, 0 to 1.
     """
 
-    def __init__(
-        self,
-        table: Float32[Tensor, "N F"],
-        deviation: Float32[Tensor, " F"],
-        neighbors: Int64[Tensor, "N k"],
-        generator: torch.Generator,
-        *,
-        reach: float,
-    ) -> None:
-        self.table = table
-        self.deviation = deviation
-        self.reach = reach
-        self.neighbors = neighbors
-        self.generator = generator
+    table: Float32[Tensor, "N F"]
+    deviation: Float32[Tensor, " F"]
+    neighbors: Int64[Tensor, "N k"]
+    reach: float
 
-    def __call__(self, rows: Int64[Tensor, " n"], view: View) -> Float32[Tensor, "n F"]:
-        """A view of each of these rows."""
-        x = self.table[rows]
-        n = len(rows)
-        if view.move and self.neighbors.shape[1]:
-            which = torch.randint(self.neighbors.shape[1], (n, 1), generator=self.generator)
-            neighbor = self.table[self.neighbors[rows].gather(1, which).squeeze(1)]
-            x = torch.lerp(x, neighbor, view.move * self._uniform(n, 1))
-        if view.noise:
-            noise = torch.randn(x.shape, generator=self.generator)
-            x = x + view.noise * self.reach * self.deviation * noise
-        if view.mask:
+
+class VectorView(View):
+    """Makes views of rows of a table. A batch holds row numbers, because a row's neighbours are other rows.
+
+    Args:
+        vectors: the table.
+        strength: how far views go.
+        default_view: as `View.default_view`: 0 where weak and 1 where strong.
+    """
+
+    def __init__(self, vectors: Vectors, strength: Strength, *, default_view: int) -> None:
+        self.vectors = vectors
+        self.strength = strength
+        self.default_view = default_view
+        self._generator = torch.Generator()
+
+    def __call__(
+        self,
+        rows: Int64[Tensor, " n"],
+        *,
+        seed: int,
+        step: int,
+        view: int | None = None,
+        offset: int = 0,
+        stride: int = 1,
+    ) -> Float32[Tensor, "n F"]:
+        """A view of each row, by the random numbers of (seed, step, view) and the place in the batch alone.
+
+        Raises:
+            ValueError: if the batch is a part of a larger one: vectors train in one process.
+        """
+        if (offset, stride) != (0, 1):
+            raise ValueError(
+                f"offset and stride: got {offset} and {stride}, expected 0 and 1: vectors train in one process"
+            )
+        # One seed a view and one large draw after the other: several times as fast as a counter for every number.
+        self._generator.manual_seed(mix_key(seed, step, self.default_view if view is None else view))
+        vectors, strength = self.vectors, self.strength
+        x, n = vectors.table[rows], len(rows)
+        if strength.move and vectors.neighbors.shape[1]:
+            which = torch.randint(vectors.neighbors.shape[1], (n, 1), generator=self._generator)
+            neighbor = vectors.table[vectors.neighbors[rows].gather(1, which).squeeze(1)]
+            x = torch.lerp(x, neighbor, strength.move * self._uniform(n, 1))
+        if strength.noise:
+            noise = torch.randn(x.shape, generator=self._generator)
+            x = torch.addcmul(x, noise, vectors.deviation, value=strength.noise * vectors.reach)
+        if strength.mask:
             # Setting a share r of the features to their mean moves a sample by sqrt(r) of its distance from the center.
-            share = min(view.mask, self.reach**2)
+            share = min(strength.mask, vectors.reach**2)
             x = x * (self._uniform(*x.shape) >= share * self._uniform(n, 1))
         return x
 
     def _uniform(self, *shape: int) -> Float[Tensor, "..."]:
-        return torch.rand(shape, generator=self.generator)
+        return torch.rand(shape, generator=self._generator)

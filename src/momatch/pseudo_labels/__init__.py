@@ -7,7 +7,7 @@ from momatch.pseudo_labels.policy import Policy
 from momatch.pseudo_labels.softmatch import SoftMatchPolicy
 
 #: The policies by the name that `--policy` takes.
-POLICIES: dict[str, type[FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy]] = {
+POLICIES: dict[str, type[Policy]] = {
     "fixmatch": FixMatchPolicy,
     "flexmatch": FlexMatchPolicy,
     "freematch": FreeMatchPolicy,

@@ -4,6 +4,8 @@ Running state lives in buffers, so ``.to()`` and checkpoints just work; nothing 
 (outliers) get weight 0 and leave no trace in the state.
 """
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
@@ -17,7 +19,24 @@ PROBABILITY_SLACK = 0.01
 
 
 class Policy(nn.Module):
-    """Base class of the policies: ``weight = policy(posterior, indices, exclude)``."""
+    """Base class of the policies: ``weight = policy(posterior, indices, exclude)``.
+
+    Attributes:
+        has_fairness_loss: whether `fairness_loss` adds a term to the loss.
+    """
+
+    has_fairness_loss: ClassVar[bool] = False
+
+    @classmethod
+    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "Policy":
+        """The policy of a training run; each takes what it needs of these.
+
+        Args:
+            num_classes: K.
+            num_samples: N_u, the size of the unlabelled pool.
+            cutoff: the confidence from which a pseudo-label counts.
+        """
+        raise TypeError(f"{cls.__name__}: a policy defines build(num_classes, num_samples, cutoff)")
 
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
@@ -34,6 +53,15 @@ class Policy(nn.Module):
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
         """The confidence from which a pseudo-label of each class counts."""
         raise TypeError(f"{type(self).__name__}: a policy defines thresholds(num_classes)")
+
+    def fairness_loss(self, strong_posterior: Float[Tensor, "n K"], weight: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+        """A term that keeps the predicted classes balanced, where `has_fairness_loss`.
+
+        Args:
+            strong_posterior: p(y|x) of the strong views, (n, K), with its gradient.
+            weight: what `forward` returned for these samples.
+        """
+        raise TypeError(f"{type(self).__name__}: the policy has no fairness loss")
 
 
 def prepare(

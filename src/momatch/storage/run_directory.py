@@ -71,12 +71,12 @@ class RunDirectory:
             OSError: if another process writes there, or nothing can be written.
         """
         directory = cls(path)
-        directory.check_new(overwrite)
+        directory.check_new(config, overwrite)
         with explain_write_errors("making the directory", directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
         directory._acquire()
         try:
-            directory.check_new(overwrite)
+            directory.check_new(config, overwrite)
             directory._delete_run()
             directory._replace(CONFIG, encode_config(config))
         except BaseException:
@@ -97,6 +97,16 @@ class RunDirectory:
         _ = directory.config
         directory._acquire()
         return directory
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run in the directory, finished or not.
+
+        Raises:
+            ValueError: if there is a config.json that is damaged or of another kind.
+            OSError: if it cannot be read.
+        """
+        return is_run(self.path)
 
     @property
     def finished(self) -> bool:
@@ -207,8 +217,12 @@ class RunDirectory:
     ) -> None:
         self.close()
 
-    def check_new(self, overwrite: bool) -> None:
+    def check_new(self, config: TrainConfig, overwrite: bool) -> None:
         """Refuse a directory that `create` would refuse, before any work is done.
+
+        Args:
+            config: resolved, of the run that is to be made.
+            overwrite: as for `create`.
 
         Raises:
             ValueError: as `create`.
@@ -228,15 +242,27 @@ class RunDirectory:
             return
         if overwrite:
             return
-        again = f"--run-dir {shlex.quote(str(self.path))}"
-        if self.finished:
-            raise ValueError(
-                f"{self.path}: there is a finished run, which is not overwritten unasked; "
-                "choose another run_dir, or give overwrite (--overwrite added to the same command) to delete it and begin anew"
+        raise ValueError(f"{self.path}: {self._occupied_by(config)}")
+
+    def _occupied_by(self, config: TrainConfig) -> str:
+        """Which run is there already, compared with the one that is to be made, and what can be done about it."""
+        key = config.first_difference(self.config.resolved())
+        if key is not None:
+            theirs, ours = getattr(self.config.resolved(), key), getattr(config, key)
+            return (
+                f"the directory holds another run ({key} is {theirs!r} there and {ours!r} here); choose another run_dir "
+                "(--run-dir)"
             )
-        raise ValueError(
-            f"{self.path}: there is an unfinished run; go on with: momatch train --resume {again}, "
-            "or give overwrite (--overwrite added to the same command) to delete it and begin anew"
+        overwrite = "pass overwrite (--overwrite) to delete it and start again"
+        if self.finished:
+            return (
+                "the directory holds a finished run with the same settings; choose another run_dir (--run-dir) to keep it, or "
+                f"{overwrite}"
+            )
+        command = f"momatch train --resume --run-dir {shlex.quote(str(self.path))}"
+        return (
+            f"the directory holds an unfinished run with the same settings; continue it with: {command}, choose another "
+            f"run_dir (--run-dir), or {overwrite}"
         )
 
     def check_resumed(self, config: TrainConfig) -> None:

@@ -12,11 +12,12 @@ from momatch.models.classifier import Classifier
 class AveragedModel:
     """average <- d * average + (1 - d) * live, with d = min(decay, (1 + t) / (10 + t)) at step t, in a few kernels.
 
-    The decay grows: with a constant one the random weights that training starts from would stay in the average of a short run.
+    The decay grows: with a constant one, the average of a short run would keep some of its random initial weights. It
+    depends on the step alone, so the average has no other state than its weights.
 
     Args:
         live: the model that trains.
-        decay: of the average, once it is grown.
+        decay: largest decay.
     """
 
     def __init__(self, live: Classifier, decay: float) -> None:
@@ -26,6 +27,10 @@ class AveragedModel:
         self._values: list[Tensor] = list(live.parameters())
         self._buffers = list(self.classifier.buffers()), list(live.buffers())
 
+    def decay_at(self, step: int) -> float:
+        """The decay of step t: min(decay, (1 + t) / (10 + t)). It reaches 0.999 at step 8,990."""
+        return min(self.decay, (1.0 + step) / (10.0 + step))
+
     @torch.no_grad()
     def update(self, step: int, keep: Float[Tensor, ""]) -> None:
         """Move towards the live model.
@@ -34,7 +39,7 @@ class AveragedModel:
             step: how many steps were made before this one.
             keep: 1, or 0 for a step that was skipped.
         """
-        decay = min(self.decay, (1.0 + step) / (10.0 + step))
+        decay = self.decay_at(step)
         change = torch._foreach_sub(self._values, self._averages)
         torch._foreach_mul_(change, keep * (1.0 - decay))
         torch._foreach_add_(self._averages, change)

@@ -25,8 +25,8 @@ from momatch.training.features import adopt
 from momatch.training.optimizer import learning_rate
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
-from momatch.training.refit import calibration, refit_judge, refitted_head
-from momatch.training.result import DivergenceError, check_progress, class_thresholds, interval_figures, run_result
+from momatch.training.refit import calibration, refit_outlier_head, refitted_head
+from momatch.training.result import DivergenceError, check_progress, class_thresholds, run_result
 from momatch.training.run import Run
 from momatch.training.setup import Training, build_training, choose_device
 from momatch.training.state import History, restore
@@ -78,12 +78,14 @@ def fit(
         keep_large_blocks()
     with joined_processes(device.type) as processes, ExitStack() as stack:
         # Refused now, by all processes alike, rather than after minutes of loading.
+        if config.resume == "auto":
+            config = replace(config, resume=directory.exists)
         if config.resume:
             directory.check_resumed(config)
             if directory.finished:
                 return Run.load(directory.path, trust_code=trust_code)
         else:
-            directory.check_new(config.overwrite)
+            directory.check_new(config, config.overwrite)
         processes.wait()
         if device.type == "cuda":
             device = torch.device("cuda", processes.local_rank)
@@ -127,30 +129,30 @@ def _train(
     evaluation = None
     processes = training.step.processes
     images_a_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
-    judging = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
+    refits_outliers = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
     last_line, seconds_then = training.stream.step, history.seconds
     clock = time.perf_counter() - history.seconds
     if training.stream.step == 0:
-        if judging:
-            refit_judge(training, config.cutoff)
+        if refits_outliers:
+            refit_outlier_head(training, config.cutoff)
         # From here on there always is a state to go back to.
         recorder.checkpoint(training, history)
     for step in range(training.stream.step, config.steps):
         training.step(next(training.stream), lr=learning_rate(config, step), progress=step / config.steps)
         done = step + 1
-        if judging and _due(config.outlier_refit_interval, done):
-            refit_judge(training, config.cutoff)
+        if refits_outliers and _due(config.outlier_refit_interval, done):
+            refit_outlier_head(training, config.cutoff)
         evaluating = done == config.steps or _due(config.eval_interval, done)
         logging = evaluating or _due(config.log_interval, done)
         if evaluating and processes.is_main:
             evaluation = _evaluate(training, history)
         if logging:
             # The one place where the host waits for the device.
-            history.figures = interval_figures(training.step)
+            history.metrics = training.step.interval_metrics()
             history.seconds = time.perf_counter() - clock
             line = {
                 "step": done,
-                **history.figures,
+                **history.metrics,
                 **class_thresholds(training.step),
                 "lr": learning_rate(config, step),
             }

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from momatch.numerics.checks import is_readable
+
 
 class Guard:
     """Keeps a copy of tensors, and puts it back where a step turns out bad.
@@ -32,5 +34,10 @@ class Guard:
     @torch.no_grad()
     def restore_unless(self, good: Bool[Tensor, ""]) -> None:
         """Put the kept values back where `good` is false."""
+        if is_readable(good):
+            # On the CPU there is nothing to wait for.
+            if not bool(good):
+                torch._foreach_copy_(self._tensors, self._saved)
+            return
         for tensor, saved in zip(self._tensors, self._saved, strict=True):
             torch.where(good, tensor, saved, out=tensor)

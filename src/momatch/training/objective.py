@@ -1,8 +1,9 @@
-"""The loss of one batch (docs/training.md): supervised, pseudo-label, constraint and fairness terms, and what they tell.
+"""The loss of one batch (docs/training.md): supervised, pseudo-label, constraint and fairness terms, and metrics.
 
 Losses are of the global batch: whatever mixes samples is gathered from all processes first.
 """
 
+import copy
 import math
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,15 +13,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
+from momatch.config import LossSettings
 from momatch.constraints import KLConstraint, MMDConstraint
 from momatch.constraints.moments import MomentConstraint
 from momatch.data.dataset import UNLABELED
 from momatch.heads import Head, log_posterior
 from momatch.outliers import OutlierDetector
-from momatch.pseudo_labels import FixMatchPolicy, FlexMatchPolicy, FreeMatchPolicy, SoftMatchPolicy
+from momatch.pseudo_labels import POLICIES, Policy
 from momatch.training.processes import Processes
 
-AnyPolicy = FixMatchPolicy | FlexMatchPolicy | FreeMatchPolicy | SoftMatchPolicy
 AnyConstraint = MomentConstraint | MMDConstraint | KLConstraint
 
 #: The least probability that a model or a guide has in their mixture.
@@ -56,36 +57,36 @@ class Guide:
 
 @dataclass(frozen=True)
 class Losses:
-    """What one batch gives: the total to go down, its parts, and sums over the global batch for the metrics.
+    """The loss of one batch: the total, its terms, and means over the unlabelled samples for the metrics.
 
     Attributes:
         total: the loss whose gradient is taken.
         parts: its terms by name, weighted, without gradient.
-        sums: counts over the global unlabelled batch, without gradient.
+        means: metrics of the unlabelled part of the batch by name, without gradient.
     """
 
     total: Float[Tensor, ""]
     parts: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
-    sums: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+    means: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
 
 
 class Objective(nn.Module):
     """All terms of the loss. Its state is that of the policy and of the outlier detector.
 
     Args:
-        policy: weighs pseudo-labels; None for supervised training.
+        policy: weights pseudo-labels; None for supervised training.
         constraint: makes clusters Gaussian; None for none.
-        detector: finds outliers among the weak views, by a head of its own or the trained one; None for none.
+        detector: finds outliers among the weak views, by a head of its own or by the trained one; None for none.
         constraint_weight: of the constraint in the loss.
         unlabeled_weight: of the pseudo-label loss.
-        fairness_weight: of FreeMatch's fairness loss.
+        fairness_weight: of the policy's fairness loss, where it has one.
         assign_labeled: clusters of labelled samples by "label" or "prediction".
         processes: the other processes.
     """
 
     def __init__(
         self,
-        policy: AnyPolicy | None,
+        policy: Policy | None,
         constraint: AnyConstraint | None = None,
         detector: OutlierDetector | None = None,
         *,
@@ -129,7 +130,7 @@ class Objective(nn.Module):
         """
         labeled_log_joint = head(z.labeled)
         parts = {"supervised_loss": F.cross_entropy(labeled_log_joint, labels)}
-        sums: dict[str, Tensor] = {}
+        means: dict[str, Tensor] = {}
         predicted = z.weak.new_empty(0, dtype=torch.int64)
         if self.policy is not None:
             with torch.no_grad():
@@ -145,15 +146,15 @@ class Objective(nn.Module):
             strong_log_joint = head(z.strong)
             errors = F.cross_entropy(strong_log_joint, predicted, reduction="none")
             parts["unlabeled_loss"] = self.unlabeled_weight * (weight * errors).mean()
-            if isinstance(self.policy, FreeMatchPolicy):
+            if self.policy.has_fairness_loss:
                 strong = self.processes.gather_with_gradient(log_posterior(strong_log_joint).exp())
                 parts["fairness_loss"] = self.fairness_weight * self.policy.fairness_loss(strong, all_weights)
-            sums = self._counts(weight, predicted, truth, exclude)
+            means = self._means(weight, predicted, truth, exclude)
         if self.constraint is not None and head.has_centers:
             clusters = labels if self.assign_labeled == "label" else labeled_log_joint.detach().argmax(-1)
             parts["constraint_loss"] = self.constraint_weight * self._constraint(head, z, clusters, predicted)
         total = torch.stack(tuple(parts.values())).sum()
-        return Losses(total, {name: value.detach() for name, value in parts.items()}, sums)
+        return Losses(total, {name: value.detach() for name, value in parts.items()}, means)
 
     @torch.no_grad()
     def _outliers(self, z: Embeddings, progress: float) -> Bool[Tensor, " u"] | None:
@@ -181,7 +182,7 @@ class Objective(nn.Module):
         return torch.stack(terms).sum()
 
     @torch.no_grad()
-    def _counts(
+    def _means(
         self, weight: Tensor, predicted: Tensor, truth: Tensor, exclude: Tensor | None
     ) -> dict[str, Float[Tensor, ""]]:
         """Means over this process's part; averaged over the processes they are those of the global batch."""
@@ -192,3 +193,55 @@ class Objective(nn.Module):
             "correct_weight": (known * (predicted == truth)).mean(),
             "outlier_share": weight.new_zeros(()) if exclude is None else exclude.to(weight.dtype).mean(),
         }
+
+
+def build_objective(
+    settings: LossSettings, head: Head, pool_size: int, processes: Processes | None = None
+) -> Objective:
+    """The loss as the settings say.
+
+    Args:
+        settings: completed by `LossSettings.for_head`.
+        head: the head that trains. Outliers are scored by it, or by a copy of it where that is to be refitted.
+        pool_size: N_u, samples of the unlabelled pool.
+        processes: the other processes.
+    """
+    policy = None
+    if settings.policy != "supervised":
+        policy = POLICIES[settings.policy].build(
+            num_classes=head.num_classes, num_samples=pool_size, cutoff=settings.cutoff
+        )
+    return Objective(
+        policy,
+        _build_constraint(settings),
+        None if policy is None else _build_detector(settings, head),
+        constraint_weight=settings.moment_weight,
+        unlabeled_weight=settings.unlabeled_weight,
+        fairness_weight=settings.fairness_weight,
+        assign_labeled=settings.moment_assignment,
+        processes=processes,
+    )
+
+
+def _build_constraint(settings: LossSettings) -> AnyConstraint | None:
+    if not settings.moment_order:
+        return None
+    if settings.constraint == "mmd":
+        return MMDConstraint(whiten=settings.moment_whiten)
+    if settings.constraint == "kl":
+        return KLConstraint(whiten=settings.moment_whiten)
+    return MomentConstraint(settings.moment_order, whiten=settings.moment_whiten, variant=settings.moment_variant)
+
+
+def _build_detector(settings: LossSettings, head: Head) -> OutlierDetector | None:
+    if settings.outliers == "none":
+        return None
+    assert settings.outlier_score != "auto", "LossSettings.for_head has filled it in"
+    outlier_head = copy.deepcopy(head).requires_grad_(False) if settings.outlier_refit_interval else head
+    return OutlierDetector(
+        outlier_head,
+        score=settings.outlier_score,
+        threshold=settings.outliers,
+        percentile=settings.outlier_percentile,
+        quantile=settings.outlier_quantile,
+    )

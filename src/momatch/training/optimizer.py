@@ -6,33 +6,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momatch.config import TrainConfig
+from momatch.config import OptimizerSettings
 from momatch.heads import Head
 
 Optimizer = torch.optim.SGD | torch.optim.AdamW
 
 
-def build_optimizer(classifier: nn.Module, config: TrainConfig) -> Optimizer:
+def build_optimizer(classifier: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """The optimiser of all parameters that train, its state initialised.
 
     A state that exists before the first step can be saved, restored and rolled back like any other.
     """
-    groups = parameter_groups(classifier, config)
+    groups = parameter_groups(classifier, settings)
     optimizer: Optimizer
-    if config.optimizer == "sgd":
-        nesterov = config.momentum > 0
-        optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, foreach=True)
+    if settings.optimizer == "sgd":
+        nesterov = settings.momentum > 0
+        optimizer = torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=nesterov, foreach=True)
     else:
         # The step counter on the device: the host would have to wait to read it.
         capturable = next(classifier.parameters()).device.type == "cuda"
-        optimizer = torch.optim.AdamW(groups, lr=config.lr, foreach=True, capturable=capturable)
+        optimizer = torch.optim.AdamW(groups, lr=settings.lr, foreach=True, capturable=capturable)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter] = _initial_state(optimizer, group, parameter)
     return optimizer
 
 
-def parameter_groups(classifier: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+def parameter_groups(classifier: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Parameters by whether they decay and whether they are the head's.
 
     Biases, norm layers (all one-dimensional) and the mixture's centers and variances do not decay. Each group carries
@@ -53,20 +53,20 @@ def parameter_groups(classifier: nn.Module, config: TrainConfig) -> list[dict[st
     return [
         {
             "params": parameters,
-            "weight_decay": config.weight_decay if decays else 0.0,
-            "lr_factor": config.head_lr_factor if is_head else 1.0,
+            "weight_decay": settings.weight_decay if decays else 0.0,
+            "lr_factor": settings.head_lr_factor if is_head else 1.0,
         }
         for (decays, is_head), parameters in groups.items()
     ]
 
 
-def learning_rate(config: TrainConfig, step: int) -> float:
+def learning_rate(settings: OptimizerSettings, step: int) -> float:
     """The learning rate of `step`: lr cos(7 pi s / (16 S)), never below 0, after a linear warm-up."""
-    if step < config.warmup_steps:
-        return config.lr * (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return config.lr
-    return config.lr * max(0.0, math.cos(7.0 * math.pi * step / (16.0 * config.steps)))
+    if step < settings.warmup_steps:
+        return settings.lr * (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant":
+        return settings.lr
+    return settings.lr * max(0.0, math.cos(7.0 * math.pi * step / (16.0 * settings.steps)))
 
 
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:

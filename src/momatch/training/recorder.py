@@ -92,7 +92,7 @@ class Recorder:
         """Write a line of metrics.
 
         Args:
-            line: the figures, `step` among them.
+            line: metrics by name, `step` among them.
             images: processed since the line before.
         """
         if self._directory is None:

@@ -1,6 +1,6 @@
 """What the end of training adds to the averaged model: the mixture in closed form, and calibration (docs/method.md).
 
-The mixture is each class's mean and variance over what the averaged model is sure of.
+The mixture has each class's mean and variance over the samples that the averaged model is confident about.
 """
 
 import copy
@@ -15,9 +15,9 @@ from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
 from momatch.training.setup import Training
 
-#: So many images of the pool are enough for means and variances, and take a bounded time.
+#: Images of the pool used at most: enough for means and variances, and the time is bounded.
 POOL_SAMPLES = 10_000
-#: So many calibration images give p-values to four digits.
+#: Calibration images used at most: p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
 
 
@@ -36,21 +36,21 @@ def calibration(training: Training, refitted: Head | None) -> OutlierCalibration
 
     Args:
         training: finished.
-        refitted: what `refitted_head` gave.
+        refitted: the result of `refitted_head`.
     """
     images = training.calibration.images
     if len(images) == 0:
         return None
     average = training.step.average.classifier
-    judge = average.head if refitted is None else refitted
+    outlier_head = average.head if refitted is None else refitted
     z = run_classifier(average, images.even_share(CALIBRATION_SAMPLES)).z
     # Outputs are on the CPU, and the model that is saved must stay where it is.
-    scorer = Scorer(copy.deepcopy(judge).cpu()).calibrate(z)
+    scorer = Scorer(copy.deepcopy(outlier_head).cpu()).calibrate(z)
     return OutlierCalibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
 
 
-def refit_judge(training: Training, cutoff: float) -> None:
-    """Bring the head by which outliers are judged up to date."""
+def refit_outlier_head(training: Training, cutoff: float) -> None:
+    """Bring the head that scores outliers in training up to date with the averaged model."""
     refitted = refitted_head(training, cutoff)
     detector = training.step.objective.detector
     if refitted is not None and detector is not None:
@@ -58,7 +58,7 @@ def refit_judge(training: Training, cutoff: float) -> None:
 
 
 def _outputs(training: Training) -> tuple[Outputs, Tensor]:
-    """What the averaged model says about the labelled set and an even share of the pool, and the labels it may know."""
+    """Outputs of the averaged model for the labelled set and an even share of the pool, and the labels that are shown."""
     data, average = training.data, training.step.average.classifier
     pool = data.unlabeled_images.even_share(POOL_SAMPLES)
     parts = [run_classifier(average, data.labeled_images)]

@@ -1,4 +1,4 @@
-"""Figures of a run: what a log interval came to, what the whole run came to, and when it is no use going on."""
+"""The result of a run, and when to stop a run that diverges."""
 
 import math
 import sys
@@ -13,26 +13,11 @@ from momatch.storage.checkpoint import FOLDER, last_good
 from momatch.storage.machine import versions
 from momatch.training.setup import Training
 from momatch.training.state import History
-from momatch.training.step import METRICS, TrainStep
-
-_LOSSES = METRICS[: METRICS.index("utilisation")]
-_GOOD = METRICS.index("good_steps")
+from momatch.training.step import TrainStep
 
 
 class DivergenceError(ValueError):
     """Loss or gradient were not finite for many steps in a row."""
-
-
-def interval_figures(step: TrainStep) -> dict[str, float | None]:
-    """Means over the steps since the last call, read from the device; None where there is nothing to take a mean of."""
-    sums = dict(zip(METRICS, step.metrics.tolist(), strict=True))
-    step.metrics[: _GOOD + 1] = 0.0
-    good = sums["good_steps"]
-    names = _LOSSES if step.objective.policy is None else (*_LOSSES, "utilisation", "outlier_share")
-    figures: dict[str, float | None] = {name: sums[name] / good if good else None for name in names}
-    known = sums["known_weight"]
-    figures["pseudo_label_accuracy"] = sums["correct_weight"] / known if known > 0 else None
-    return {**figures, "skipped_steps": sums["skipped_steps"]}
 
 
 def class_thresholds(step: TrainStep) -> dict[str, list[float]]:
@@ -49,11 +34,10 @@ def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Pat
     Raises:
         DivergenceError: with what is known about the cause, and the last good checkpoint.
     """
-    in_a_row = int(step.metrics[METRICS.index("longest_skip")])
+    in_a_row = step.longest_skip()
     if in_a_row < config.max_skipped_steps:
-        step.metrics[METRICS.index("longest_skip")] = step.metrics[METRICS.index("skipped_in_a_row")]
         return
-    last = {name: float(value) for name, value in step.last_figures.items()}
+    last = {name: float(value) for name, value in step.last_metrics.items()}
     parts = ", ".join(f"{name} {value:.4g}" for name, value in last.items() if name.endswith(("loss", "norm")))
     raise DivergenceError(
         f"loss, gradient or variances were not finite in {in_a_row} steps in a row up to step {done} ({parts}), and the steps "
@@ -66,22 +50,20 @@ def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Pat
 def _remedy(last: dict[str, float], config: TrainConfig) -> str:
     bad = [name for name, value in last.items() if name.endswith("_loss") and not math.isfinite(value)]
     if "supervised_loss" in bad:
-        return (
-            "The network's own output is not finite: look at the images and the backbone, or begin anew with a lower lr"
-        )
+        return "The network's own output is not finite: look at the images and the backbone, or start again with a lower lr"
     if bad:
-        return f"Only {', '.join(bad)} is not finite: begin anew with a lower weight for it, or a lower lr"
+        return f"Only {', '.join(bad)} is not finite: start again with a lower weight for it, or a lower lr"
     if config.precision != "float32":
-        return "The losses are finite, their gradients are not: begin anew with precision float32"
+        return "The losses are finite, their gradients are not: start again with precision float32"
     if not math.isfinite(last["gradient_norm"]):
-        return "The losses are finite, their gradients are not: begin anew with a lower lr and clip_norm 1"
-    return "Losses and gradients are finite, but a step takes the head's variances out of range: begin anew with a lower lr"
+        return "The losses are finite, their gradients are not: start again with a lower lr and clip_norm 1"
+    return "Losses and gradients are finite, but a step takes the head's variances out of range: start again with a lower lr"
 
 
 def run_result(
     config: TrainConfig, training: Training, history: History, evaluation: Evaluation | None
 ) -> dict[str, Any]:
-    """What result.json holds; accuracies are fractions of 1, None where nothing is known."""
+    """The contents of result.json; accuracies are fractions of 1, None where unknown."""
     images = config.steps * (config.labeled_batch_size + 2 * config.unlabeled_batch_size)
     return {
         "test_accuracy": None if evaluation is None else evaluation.accuracy,
@@ -95,10 +77,10 @@ def run_result(
         "ece": None if evaluation is None else evaluation.ece,
         "per_class_accuracy": None if evaluation is None else list(evaluation.per_class),
         "test_images": None if evaluation is None else evaluation.n,
-        "utilisation": history.figures.get("utilisation"),
-        "pseudo_label_accuracy": history.figures.get("pseudo_label_accuracy"),
-        "loss": history.figures.get("loss"),
-        "skipped_steps": int(history.figures.get("skipped_steps") or 0),
+        "utilisation": history.metrics.get("utilisation"),
+        "pseudo_label_accuracy": history.metrics.get("pseudo_label_accuracy"),
+        "loss": history.metrics.get("loss"),
+        "skipped_steps": int(history.metrics.get("skipped_steps") or 0),
         "steps": config.steps,
         "seconds": history.seconds,
         "images_per_second": images / history.seconds if history.seconds else None,
@@ -111,12 +93,12 @@ def run_result(
         "processes": training.step.processes.world_size,
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        **_feature_figures(training),
+        **_feature_facts(training),
     }
 
 
-def _feature_figures(training: Training) -> dict[str, Any]:
-    """What is only to be said of a run on features."""
+def _feature_facts(training: Training) -> dict[str, Any]:
+    """What applies to a run on features only."""
     if training.whole is None:
         return {}
     return {

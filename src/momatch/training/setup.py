@@ -31,7 +31,7 @@ from momatch.training.features import (
     without_backbone,
 )
 from momatch.training.guide import neighbor_guide
-from momatch.training.objective_setup import build_objective
+from momatch.training.objective import build_objective
 from momatch.training.optimizer import build_optimizer
 from momatch.training.processes import Processes
 from momatch.training.step import StepOptions, TrainStep

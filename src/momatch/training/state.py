@@ -1,7 +1,7 @@
 """The whole state of a run as named tensors and plain facts, and back: what a checkpoint holds."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -13,19 +13,19 @@ from momatch.training.setup import Training
 
 @dataclass
 class History:
-    """What the loop knows beside tensors.
+    """The state of the loop that is not in tensors.
 
     Attributes:
         test_accuracy: of the averaged model at the last evaluation.
         best_test_accuracy: the largest so far.
-        seconds: spent in the loop, over all resumes.
-        figures: of the last log interval.
+        seconds: spent in the loop, before and after resumes.
+        metrics: of the last log interval.
     """
 
     test_accuracy: float | None = None
     best_test_accuracy: float | None = None
     seconds: float = 0.0
-    figures: dict[str, float | None] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
 
 
 def collect(training: Training, history: History) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -52,6 +52,11 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
         ValueError: if the state is of another model or other data.
     """
     step = training.step
+    if facts["history"].keys() != {entry.name for entry in fields(History)}:
+        raise ValueError(
+            "checkpoint: it was written by another release of momatch, expected one of this release; finish the run with the "
+            "release that started it, or start a new run"
+        )
     if facts["data"] != training.data_digest:
         raise ValueError(
             f"{training.dataset}: got other images, labels or classes than the run was started with, expected the same; "
@@ -69,7 +74,7 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
         for name, target in {**targets, "metrics": step.metrics}.items():
             if name not in tensors:
                 raise ValueError(
-                    f"checkpoint: got no {name}, expected it; it is of another optimiser than the config says"
+                    f"checkpoint: got no {name}, expected it; it was written with another optimiser than the config names"
                 )
             target.copy_(tensors[name])
     training.stream.load_state_dict(facts["stream"])
@@ -87,5 +92,5 @@ def _modules(training: Training) -> dict[str, nn.Module]:
     }
     detector = step.objective.detector
     if detector is not None and detector.head is not step.classifier.head:
-        modules["judge"] = detector.head
+        modules["outlier_head"] = detector.head
     return modules

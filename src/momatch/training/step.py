@@ -1,4 +1,8 @@
-"""One training step, from a batch of raw images (or features) to updated weights, without the host waiting for the device."""
+"""One training step, from a batch to updated weights, without the host waiting for the device.
+
+Images, cached features and vectors all train by it: what a batch holds is known to the views alone, which turn it into what the
+network takes (images stay bytes, the classifier normalises them).
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,21 +24,22 @@ from momatch.training.objective import Embeddings, Guide, Losses, Objective
 from momatch.training.optimizer import Optimizer, set_learning_rate, state_tensors
 from momatch.training.processes import Processes
 
-#: The labelled images' weak view has numbers of its own.
+#: The weak view of the labelled samples has random numbers of its own.
 LABELED_VIEW = 2
 
-#: What is summed over the steps of a log interval. Steps that were skipped count in the last three alone.
+#: Metrics that are summed over the steps of a log interval. Skipped steps count in the last three alone.
 METRICS = (
     *("loss", "supervised_loss", "unlabeled_loss", "constraint_loss", "fairness_loss", "gradient_norm"),
     *("utilisation", "known_weight", "correct_weight", "outlier_share", "good_steps"),
     *("skipped_steps", "skipped_in_a_row", "longest_skip"),
 )
+_LOSSES = METRICS[: METRICS.index("utilisation")]
 _SUMMED = METRICS[: METRICS.index("good_steps")]
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step is carried out; the fields are those of `momatch.config.TrainConfig`."""
+    """How a step is carried out; the fields are those of `momatch.TrainConfig`."""
 
     seed: int
     forward: Literal["joint", "split"] = "joint"
@@ -52,12 +57,12 @@ class TrainStep:
         average: its averaged model.
         objective: the loss.
         optimizer: of the classifier's parameters.
-        weak: the weak view.
-        strong: the strong view.
-        guide: (N_u, K) class probabilities of the pool from elsewhere, which pseudo-labels follow at first and less and less
-            with the training's progress; None for the model's own alone.
-        truth: (N_u,) true classes of the pool where known, -1 where not, -2 for images of no class; read by the metrics alone.
-        options: how to go about it.
+        weak: makes the weak view of what a batch holds.
+        strong: makes the strong view.
+        truth: (N_u,) true classes of the pool where known, -1 where not, -2 for samples of no class; read by the metrics alone.
+        options: how the step is carried out.
+        guide: (N_u, K) class probabilities of the pool from another source, mixed into the pseudo-labels with a weight that
+            falls from 1 to 0 over the training; None for the model's own alone.
         processes: the other processes.
     """
 
@@ -87,7 +92,7 @@ class TrainStep:
         self.processes = processes if processes is not None else Processes()
         self.device = truth.device
         self.metrics = torch.zeros(len(METRICS), device=self.device)
-        self.last_figures: dict[str, Tensor] = {}
+        self.last_metrics: dict[str, Tensor] = {}
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.precision == "float16")
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         memory = [] if objective.policy is None else objective.policy.buffers()
@@ -98,15 +103,14 @@ class TrainStep:
         ]
 
     def __call__(self, batch: Batch, *, lr: float, progress: float) -> None:
-        """Train on `batch`; figures are added to `metrics`, which stay on the device.
+        """Train on `batch`; its metrics are added to `metrics`, which stay on the device.
 
         Args:
             batch: this process's part of the global batch.
             lr: learning rate of this step.
             progress: how much of the training is done, 0 to 1.
         """
-        # Whatever else draws at random in the network (dropout) repeats after a resume.
-        torch.manual_seed(self._draw_seed(batch.step))
+        self._seed_draws(batch.step)
         set_learning_rate(self.optimizer, lr)
         self._guard.save()
         self.classifier.train()
@@ -114,13 +118,35 @@ class TrainStep:
         parts = [self._backward(part, progress) for part in self._views(batch)]
         self._update(batch.step, _mean_losses(parts))
 
-    def _draw_seed(self, step: int) -> int:
-        """Another one for every seed, step and process."""
+    def interval_metrics(self) -> dict[str, float | None]:
+        """Means over the steps since the last call, read from the device; None where there is nothing to take a mean of."""
+        sums = dict(zip(METRICS, self.metrics.tolist(), strict=True))
+        self.metrics[: METRICS.index("good_steps") + 1] = 0.0
+        good = sums["good_steps"]
+        names = _LOSSES if self.objective.policy is None else (*_LOSSES, "utilisation", "outlier_share")
+        means: dict[str, float | None] = {name: sums[name] / good if good else None for name in names}
+        known = sums["known_weight"]
+        means["pseudo_label_accuracy"] = sums["correct_weight"] / known if known > 0 else None
+        return {**means, "skipped_steps": sums["skipped_steps"]}
+
+    def longest_skip(self) -> int:
+        """The longest row of skipped steps since the last call, read from the device."""
+        longest, in_a_row = METRICS.index("longest_skip"), METRICS.index("skipped_in_a_row")
+        found = int(self.metrics[longest])
+        self.metrics[longest] = self.metrics[in_a_row]
+        return found
+
+    def _seed_draws(self, step: int) -> None:
+        """Seed whatever else draws at random in the network (dropout), by seed, step and process: it repeats after a resume."""
         ours = (self.options.seed, step, self.processes.rank)
-        return int.from_bytes(hashlib.sha256(repr(ours).encode()).digest()[:7], "little")
+        seed = int.from_bytes(hashlib.sha256(repr(ours).encode()).digest()[:7], "little")
+        # Not torch.manual_seed: for every accelerator that is not in use it formats a traceback, in each step.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type in ("cuda", "mps"):
+            getattr(torch, self.device.type).manual_seed(seed)
 
     def _views(self, batch: Batch) -> list["_Views"]:
-        """The views of the batch, normalised, in as many parts as gradients are accumulated over."""
+        """The views of the batch, in as many parts as gradients are accumulated over."""
         draws = {"seed": self.options.seed, "step": batch.step}
         labeled = self.weak(batch.labeled_images, view=LABELED_VIEW, offset=batch.labeled_offset, **draws)
         offset = batch.unlabeled_offset
@@ -172,12 +198,12 @@ class TrainStep:
     @torch.no_grad()
     def _update(self, step: int, losses: Losses) -> None:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        figures = torch.stack([losses.total.detach(), *losses.parts.values(), *losses.sums.values()])
-        self.processes.average_([*gradients, *self._statistics, figures])
+        metrics = torch.stack([losses.total.detach(), *losses.parts.values(), *losses.means.values()])
+        self.processes.average_([*gradients, *self._statistics, metrics])
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.get_total_norm(gradients)
-        good = norm.isfinite() & figures[0].isfinite()
+        good = norm.isfinite() & metrics[0].isfinite()
         if self.options.clip_norm > 0:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self.options.clip_norm, norm)
         self.optimizer.step()
@@ -186,13 +212,13 @@ class TrainStep:
         if self.scaler.is_enabled():
             self.scaler.update()
         self.average.update(step, good.to(norm.dtype))
-        names = ["loss", *losses.parts, *losses.sums]
-        self.last_figures = {**dict(zip(names, figures.unbind(), strict=True)), "gradient_norm": norm}
+        names = ["loss", *losses.parts, *losses.means]
+        self.last_metrics = {**dict(zip(names, metrics.unbind(), strict=True)), "gradient_norm": norm}
         self._count(good)
 
     def _count(self, good: Tensor) -> None:
         zero = torch.zeros((), device=self.device)
-        new = torch.stack([self.last_figures.get(name, zero).float() for name in _SUMMED])
+        new = torch.stack([self.last_metrics.get(name, zero).float() for name in _SUMMED])
         self.metrics[: len(_SUMMED)] += torch.where(good, new, 0.0)
         ok = good.float()
         good_steps, skipped, in_a_row, longest = self.metrics[len(_SUMMED) :].unbind()
@@ -204,7 +230,7 @@ class TrainStep:
 
 @dataclass(frozen=True)
 class _Views:
-    """A part of the batch as the network sees it: in bytes, or as features."""
+    """A part of the batch as the network takes it."""
 
     labeled: Tensor
     labels: Tensor
@@ -228,5 +254,5 @@ def _mean_losses(losses: Sequence[Losses]) -> Losses:
     return Losses(
         mean([part.total.detach() for part in losses]),
         {name: mean([part.parts[name] for part in losses]) for name in losses[0].parts},
-        {name: mean([part.sums[name] for part in losses]) for name in losses[0].sums},
+        {name: mean([part.means[name] for part in losses]) for name in losses[0].means},
     )
