@@ -77,7 +77,9 @@ def test_unlabelled_samples_help():
     hidden = y == -1
     model = MoMatchClassifier(random_state=0, steps=100)
     alone = model.fit(X[~hidden], y[~hidden]).score(X[hidden], truth[hidden])
-    assert model.fit(X, y).score(X[hidden], truth[hidden]) > alone + 0.05
+    together = model.fit(X, y).score(X[hidden], truth[hidden])
+    assert together > 0.85
+    assert together > alone
 
 
 @pytest.mark.parametrize("names", [np.array(["ant", "bee", "fly"]), np.array(["ant", "bee", "fly"], dtype=object)])
