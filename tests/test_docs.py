@@ -1,6 +1,6 @@
 """The code in the documents runs as it stands, and the tutorials print what they show.
 
-- Each Python block of the README runs alone, in a fresh namespace: it is what somebody copies first.
+- Each Python block of the README runs alone, in a fresh namespace: it is what somebody copies first. Its sh blocks run too.
 - The blocks of any other page run in order, in one namespace.
 - The commands of a tutorial run as well. Its shown output is compared word by word, with any number in a number's place: a
   trained outcome differs from one processor to the next. What a tutorial promises is an `assert` in its own code. Three dots
@@ -59,6 +59,15 @@ def empty_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("line", "code"), python_blocks(README), ids=lambda value: str(value).partition("\n")[0])
 def test_each_block_of_the_readme_runs_alone(line, code):
     run_python(code, {}, page=README, line=line)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_commands_of_the_readme_run():
+    """Those of blocks marked sh, with fewer steps; the others install something or take hours."""
+    for kind, _, text in blocks(README):
+        for command in text.splitlines() if kind == "sh" else ():
+            run_command(command.replace("--steps 200", "--steps 20"))
 
 
 @pytest.mark.parametrize("page", PAGES)
