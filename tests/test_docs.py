@@ -46,6 +46,10 @@ def run_python(code, namespace, *, page, line):
     exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
 
 
+#: What a user meets: checks of every shape in every step would cost more than the steps.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
 @pytest.fixture(autouse=True)
 def empty_directory(tmp_path, monkeypatch):
     """Pages write files, and must not find any."""
@@ -62,7 +66,6 @@ def test_each_block_of_the_readme_runs_alone(line, code):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
 def test_commands_of_the_readme_run():
     """Those of blocks marked sh, with fewer steps; the others install something or take hours."""
     for kind, _, text in blocks(README):
@@ -86,7 +89,7 @@ def commands(text):
 
 
 def run_command(command):
-    """What a command prints; those of momatch run in this process, where the shapes of tensors are checked."""
+    """What a command prints; those of momatch run in this process, which saves importing torch for each."""
     words = shlex.split(command, comments=True)
     if words[0] != "momatch":
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -1,8 +1,8 @@
 """Trains once undisturbed, then again under SIGKILL at random moments, resumed each time; prints how many kills hit.
 
-A child kills itself, so that no clock decides where: at the n-th moment, n drawn at random, where a moment is a training step or
-one of the calls that bring something to the disk. Run by test_killed.py in an interpreter of its own: children are forked, so
-that each begins at once and not with an import of torch.
+A child kills itself, so that no clock decides where: at the n-th moment, n drawn at random. A moment is a training step, or a
+call that brings something to the disk. Run by test_killed.py in an interpreter of its own: children are forked, so that each
+begins at once and not with an import of torch.
 """
 
 import os
@@ -58,7 +58,7 @@ def child(config, moment=None):
 
 
 def main(folder, kills):
-    # Every kind of state: batch norm, momentum, the policy's memory, a refitted head for outliers, metrics half through an interval.
+    # Every kind of state: batch norm, momentum, the policy's, a refitted head for outliers, metrics half through an interval.
     config = TrainConfig(
         image_size=8,
         steps=150,
