@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types layers browser unit format benchmarks figures clean
+.PHONY: demo test lint types layers browser unit test-kernels format benchmarks figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/momatch train --run-dir out/demo --overwrite
@@ -28,6 +28,10 @@ browser: $(INSTALLED)
 # In two processes of one thread each: threads of torch that wait for each other would slow both.
 unit: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+# Everything that trains, under four kernel settings in turn (tests/kernels.py); about 20 minutes.
+test-kernels: $(INSTALLED)
+	$(BIN)/python -m tests.kernels
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
 """A plain PyTorch loop with a generative head and a moment constraint, on scikit-learn's digits (no download).
 
-Prints accuracy and how many test digits are refused, and draws the latent space to out/latent.png.
+Prints the accuracy and the share of test digits rejected as outliers, and draws the latent space to out/latent.png.
 """
 
 from pathlib import Path
@@ -43,14 +43,14 @@ with torch.no_grad():
     predicted = head(z).argmax(-1)
     distance = (z - head.centers[predicted]).norm(dim=-1).mean()
     detector = OutlierDetector(head).calibrate(z[:250])
-    refused = detector.p_value(z[250:]) <= 0.05  # bounds the false alarms, whatever the scores are
+    rejected = detector.p_value(z[250:]) <= 0.05  # bounds the false-positive rate, whatever the scores are
     print(f"test accuracy            {(predicted == y_test).float().mean():.1%}")
     print(f"mean distance to center  {distance:.2f}")
-    print(f"refused at alpha = 5 %   {refused.float().mean():.1%}")
+    print(f"rejected at alpha = 5 %  {rejected.float().mean():.1%}")
 
     figure, axes = plt.subplots(figsize=(7, 6))
     points = axes.scatter(*z.T, c=y_test, cmap="tab10", vmin=-0.5, vmax=9.5, s=8)
-    axes.scatter(*z[250:][refused].T, facecolors="none", edgecolors="black", s=40, label="refused as outliers")
+    axes.scatter(*z[250:][rejected].T, facecolors="none", edgecolors="black", s=40, label="rejected as outliers")
     axes.scatter(*head.centers.T, c="black", marker="x", s=80, label="learned centers")
     axes.set(title="Test digits in the latent space", xlabel="z1", ylabel="z2")
     axes.legend()

@@ -1,7 +1,11 @@
 """Shared by all tests."""
 
+import inspect
+import re
 import signal
 from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
 
 import hypothesis
 import jaxtyping
@@ -11,6 +15,27 @@ import torch
 # How long an example takes says more about what else the machine does than about the code.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
+
+#: A module that mentions one of these trains something.
+TRAINERS = re.compile(r"\b(fit|carry_out|main|backward|MoMatchClassifier|TrainStep)\(")
+
+
+@cache
+def trains(module: ModuleType) -> bool:
+    """Whether a test module, or a helper from tests/ that it imports, calls something that trains.
+
+    A module that trains only in other processes marks itself: `pytestmark = pytest.mark.trains`.
+    """
+    helpers = {inspect.getmodule(value) for value in vars(module).values() if callable(value)}
+    sources = [module, *(helper for helper in helpers if helper and helper.__name__.startswith("tests."))]
+    return any(TRAINERS.search(inspect.getsource(source)) for source in sources)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of a module that trains, so that `make test-kernels` finds them wherever they move."""
+    for item in items:
+        if trains(item.module):
+            item.add_marker("trains")
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """A small dataset and a small random network for the tests of features."""
 
-import os
-import time
 from pathlib import Path
 
 import torch
@@ -24,8 +22,6 @@ class Corners(nn.Module):
         self.mix = nn.Linear(16, F)
 
     def forward(self, x: Tensor) -> Tensor:
-        # A test that kills the process needs time to do so.
-        time.sleep(float(os.environ.get("SLOW_BACKBONE", "0")))
         return torch.tanh(self.mix(nn.functional.adaptive_avg_pool2d(x, 4).flatten(1)))
 
 

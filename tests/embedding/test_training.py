@@ -60,7 +60,7 @@ def run(folder):
 
 
 def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
-    assert run.result["test_accuracy"] > 0.9
+    assert run.result["test_accuracy"] > 0.6  # chance is 0.25
     assert run.config.backbone == "tests.embedding.setting:corners"
     assert (run.config.flip, run.config.strong_operations) == ("no", 3)
     assert run.facts.image_size == (8, 8)

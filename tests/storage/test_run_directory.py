@@ -245,12 +245,12 @@ def test_writing_needs_the_lock(tmp_path):
 
 #: Another process on the same run; it does not wait for torch.
 HOLDER = """
-import sys, time
+import sys
 from filelock import FileLock
 lock = FileLock(sys.argv[1])
 lock.acquire()
 print("locked", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
@@ -259,7 +259,7 @@ def test_a_second_process_is_refused_at_once_and_a_killed_one_blocks_nobody(tmp_
     with RunDirectory.open(tmp_path / "a"), pytest.raises(OSError, match="another process is at work on this run"):
         RunDirectory.open(tmp_path / "a")
     command = [sys.executable, "-c", HOLDER, tmp_path / "a" / "run.lock"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "locked\n"
         with pytest.raises(OSError, match="another process is at work on this run"):
             RunDirectory.open(tmp_path / "a")

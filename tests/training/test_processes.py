@@ -13,6 +13,8 @@ from momatch.training.processes import Processes
 from momatch.training.step import METRICS
 from tests.training.setting import small_batch, small_step, with_settings
 
+pytestmark = pytest.mark.trains
+
 ROOT = Path(__file__).parents[2]
 ALONE = Processes()
 
