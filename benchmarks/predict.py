@@ -26,8 +26,7 @@ from PIL import Image
 
 from _record import write_result
 from momatch.data.load import load_dataset
-from momatch.data.locate import find
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, find
 from momatch.heads import AAGMM
 from momatch.inference.predict.inputs import find_sources
 from momatch.inference.predict.pipeline import Predictor, default_workers, in_order

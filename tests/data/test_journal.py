@@ -1,6 +1,6 @@
 """The journal of a build under way."""
 
-from momatch.data.journal import JOURNAL, Journal, read_journal
+from momatch.data.cache import JOURNAL, Journal, read_journal
 
 
 def test_torn_note_is_cut_off_before_the_next_one(tmp_path):

@@ -21,7 +21,7 @@ from momatch.console.signals import Interrupted
 from momatch.data.dataset import is_features
 from momatch.data.features import backbone_weights
 from momatch.data.load import load_dataset
-from momatch.data.subset import draw_subset
+from momatch.data.sampling import draw_subset
 from momatch.embedding import embed
 from momatch.models.normalize import Normalize
 from tests.embedding.setting import Corners, F, small_options
@@ -233,9 +233,7 @@ def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
     assert not options.out.exists()
     # At the end, while the file is put together.
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "momatch.embedding.dataset.write_archive", lambda path, members: (_ for _ in ()).throw(no_space())
-        )
+        patch.setattr("momatch.embedding.embed.write_archive", lambda path, members: (_ for _ in ()).throw(no_space()))
         with pytest.raises(OSError, match=r"what is done is kept"):
             embed(options)
     embedded = embed(options)

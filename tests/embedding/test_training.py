@@ -14,7 +14,7 @@ from momatch.config import RUNTIME_KEYS, TrainConfig
 from momatch.config.layers import Layer
 from momatch.data.contaminate import contaminate
 from momatch.data.load import load_dataset
-from momatch.data.rows import ImageRows
+from momatch.data.rows import FeatureRows
 from momatch.embedding import embed
 from momatch.inference.evaluate import evaluate_run
 from momatch.models.outputs import run_classifier
@@ -22,8 +22,8 @@ from momatch.report.collect import collect
 from momatch.report.findings import Missing
 from momatch.sweep.grid import Cell, Grid
 from momatch.sweep.jobs import Wishes, plan_jobs
-from momatch.training.features import StandardizedLinear, feature_statistics
 from momatch.training.fit import fit
+from momatch.training.inputs import StandardizedLinear, feature_statistics
 from momatch.training.setup import build_training
 from tests.embedding.setting import F, small_options
 from tests.training.test_fit import assert_same_run
@@ -78,7 +78,7 @@ def test_saved_model_takes_images_and_agrees_with_the_features(run, folder):
     assert torch.equal(from_features.log_joint.argmax(1), from_images.log_joint.argmax(1))
     # Of several views the first is taken.
     torch.testing.assert_close(
-        run_classifier(run.classifier, ImageRows([features.train.images])).z,
+        run_classifier(run.classifier, FeatureRows([features.train.images])).z,
         run_classifier(run.classifier, images.train.images).z,
         atol=2e-3,
         rtol=1e-3,
@@ -136,8 +136,8 @@ def test_held_out_classes_of_features_can_contaminate_the_pool(folder, tmp_path)
     config = small_config(folder, held_out_classes="high", held_out_in_pool=True, run_dir=str(tmp_path), steps=2)
     training = build_training(config.resolved(), torch.device("cpu"))
     assert int(training.data.truth.is_outlier.sum()) == 40
-    assert training.data.unlabeled_images.image_shape == (5, F)
-    assert training.data.unlabeled_images.pictures.image_shape == (1, 8, 8)
+    assert training.data.unlabeled.shape == (5, F)
+    assert training.data.unlabeled.pictures.shape == (1, 8, 8)
 
 
 def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
@@ -198,7 +198,7 @@ def test_cached_views_are_drawn_by_seed_step_and_place():
 def test_standardised_projection_folds_into_a_linear_one():
     features = 5 + 3 * torch.randn(64, 4, dtype=torch.float64).float()
     features[:, 2] = 7
-    mean, std = feature_statistics(ImageRows([features[:, None].half()]))
+    mean, std = feature_statistics(FeatureRows([features[:, None].half()]))
     assert float(std[2]) == 1
     torch.testing.assert_close(mean[[0, 1, 3]], features[:, [0, 1, 3]].mean(0), atol=2e-3, rtol=0)
     torch.testing.assert_close(std[[0, 1, 3]], features[:, [0, 1, 3]].std(0, correction=0), atol=2e-3, rtol=0)

@@ -98,7 +98,11 @@ def _section(title: str, texts: Mapping[str, str]) -> Any:
     names = [field.name for field in settings]
     starts = [*(names.index(first) for first in SECTIONS.values()), len(names)]
     here = list(SECTIONS).index(title)
-    flags = {field.name: _setting(field, texts[field.name]) for field in settings[starts[here] : starts[here + 1]]}
+    flags = {
+        field.name: _setting(field, texts[field.name])
+        for field in settings[starts[here] : starts[here + 1]]
+        if field.name != "preset_name"  # that flag is --preset
+    }
     # Type checkers know typed dicts whose keys are written down; these are read from TrainConfig.
     return cast(Any, TypedDict)(title, flags, total=False)
 

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from momatch.config.checks import check_settings, check_type
+from momatch.config.presets import preset_settings
 
 Head = Literal["aagmm", "kmeans", "linear"]
 Constraint = Literal["moments", "mmd", "kl"]
@@ -34,6 +35,7 @@ RUNTIME_KEYS = frozenset(
         "keep_checkpoints",
         "tracker",
         "progress",
+        "preset_name",
     }
 )
 
@@ -111,6 +113,7 @@ class TrainConfig:
         run_dir: directory of the run; by default runs/ and a name made of the settings.
         resume: go on with the run in `run_dir`.
         overwrite: delete the run in `run_dir` and begin anew.
+        preset_name: the preset that the settings started from; set by `TrainConfig.preset` and --preset.
     """
 
     dataset: str = "digits"
@@ -184,11 +187,21 @@ class TrainConfig:
     run_dir: str | None = None
     resume: bool = False
     overwrite: bool = False
+    preset_name: str | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             check_type(field.name, getattr(self, field.name), field.type)
         check_settings({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def preset(cls, name: str, **settings: Any) -> "TrainConfig":
+        """The settings of a preset (see ``momatch train --help``), with `settings` on top.
+
+        Raises:
+            ValueError: if there is no such preset, or as `from_dict`.
+        """
+        return cls.from_dict({**preset_settings(name), **settings})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":

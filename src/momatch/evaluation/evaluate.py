@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.evaluation.metrics import (
     Calibration,
     alignment,
@@ -95,7 +95,7 @@ class Evaluation:
 
 
 def evaluate_classifier(
-    classifier: Classifier, images: ImageRows | Tensor, labels: Int64[Tensor, " n"], *, batch_size: int = 512
+    classifier: Classifier, images: Rows | Tensor, labels: Int64[Tensor, " n"], *, batch_size: int = 512
 ) -> Evaluation:
     """Run the classifier over images and take its figures; images labelled -1 are left out.
 

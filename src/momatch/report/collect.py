@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from momatch.config import TrainConfig
-from momatch.data.dataset import UNLABELED
+from momatch.data.dataset import UNLABELED, Dataset
 from momatch.evaluation.evaluate import Evaluation, evaluate_outputs
-from momatch.inference.evaluate import check_features, fitted
+from momatch.inference.evaluate import fitted
 from momatch.report.agreement import disagreements
 from momatch.report.contact_sheets import confident_mistakes, drawn_from_pool, most_outlying, truths_of_pool
 from momatch.report.densities import collect_densities
@@ -20,6 +20,7 @@ from momatch.report.models import Model, checkpoint_model, saved_model
 from momatch.report.run_files import RunFiles, attempt, read_run, written_again
 from momatch.report.run_images import RunImages, load_run_images, load_strangers
 from momatch.training.data import HELD_OUT
+from momatch.training.inputs import input_of
 
 TEST = "test images"
 _SEE = "(see the problems of this run)"
@@ -32,6 +33,7 @@ def collect(
     data_dir: str | None = None,
     most_points: int = 2000,
     name: str | None = None,
+    dataset: Dataset | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Findings:
     """Collect what a report says about the run in `directory`. Nothing on disk is changed and nothing is downloaded.
@@ -45,6 +47,7 @@ def collect(
         data_dir: where known datasets lie; None for where the run found them.
         most_points: images on the map.
         name: of the run on the page; by default that of the directory.
+        dataset: that the run was trained on, where it was handed to `fit`; None to load it again.
         say: is told what is being done, before each thing that may take long.
 
     Raises:
@@ -58,7 +61,7 @@ def collect(
         raise ValueError(f"most_points: got {most_points}, expected at least 1")
     files = read_run(directory)
     findings = _without_model(name or directory.resolve().name, directory, files)
-    model, images, remarks = _model_and_images(directory, files, data_dir, say)
+    model, images, remarks = _model_and_images(directory, files, data_dir, dataset, say)
     findings = replace(findings, problems=(*findings.problems, *remarks))
     if isinstance(model, Missing):
         names = () if isinstance(images, Missing) else images.parts.class_names
@@ -103,7 +106,7 @@ def _all_missing(findings: Findings, why: Missing) -> Findings:
 
 
 def _model_and_images(
-    directory: Path, files: RunFiles, data_dir: str | None, say: Callable[[str], None]
+    directory: Path, files: RunFiles, data_dir: str | None, dataset: Dataset | None, say: Callable[[str], None]
 ) -> tuple[Model | Missing, RunImages | Missing, list[str]]:
     """The model, the images, and what is wrong with them."""
     remarks: list[str] = []
@@ -117,7 +120,7 @@ def _model_and_images(
         unknown = Missing("Without the settings it is not known which images the run was trained on.")
         return (unknown if isinstance(model, Missing) else model), unknown, remarks
     say(f"loading {config.dataset}")
-    images = attempt(lambda: load_run_images(config, data_dir))
+    images = attempt(lambda: load_run_images(directory, config, data_dir, dataset))
     if isinstance(images, Missing):
         remarks.append(f"The images cannot be loaded: {images.reason}")
         gone = Missing(f"This needs the images of {config.dataset!r}, which could not be loaded {_SEE}.")
@@ -134,7 +137,7 @@ def _model_and_images(
             f"{config.dataset!r} has other classes than the model was trained with; put the old images back."
         )
         return model, Missing(f"The images are not those that the model was trained with {_SEE}."), remarks
-    strange = attempt(lambda: check_features(model.classifier, images.dataset))
+    strange = attempt(lambda: input_of(images.dataset).check_model(model.classifier))
     if isinstance(strange, Missing):
         remarks.append(strange.reason)
         return model, Missing(f"The features are not those that the model was trained with {_SEE}."), remarks
@@ -144,9 +147,9 @@ def _model_and_images(
 def _judge_test(model: Model, images: RunImages, say: Callable[[str], None]) -> Judged:
     test = images.parts.test
     if test is None or len(test) == 0:
-        raise ValueError("There are no test images: train with test_fraction, which holds some out")
+        raise ValueError(f"There is nothing to evaluate on: {input_of(images.dataset).no_test}")
     say(f"running the model over {len(test):,} test images")
-    return Judged.by(model, TEST, fitted(test.images, model.facts), test.labels)
+    return Judged.by(model, TEST, fitted(test.rows, model.facts), test.labels)
 
 
 def _judge_strangers(
@@ -157,7 +160,7 @@ def _judge_strangers(
     unknown = images.parts.unknown_test
     if unknown is not None and len(unknown):
         say(f"running the model over {len(unknown):,} test images of held-out classes")
-        strangers.append(Judged.by(model, HELD_OUT, fitted(unknown.images, model.facts)))
+        strangers.append(Judged.by(model, HELD_OUT, fitted(unknown.rows, model.facts)))
     for name in dict.fromkeys(outliers):
         if name == model.facts.dataset:
             remarks.append(
@@ -226,14 +229,14 @@ def _outlying(
     split = attempt(lambda: images.split)
     if isinstance(split, Missing):
         return split, []
-    size = len(split.unlabeled_images)
+    size = len(split.unlabeled)
     if size == 0:
         return Missing("There are no unlabelled images."), []
     positions = drawn_from_pool(size, config.seed)
     say(f"running the model over {len(positions):,} unlabelled images")
 
     def look() -> tuple[Picture, ...]:
-        rows = fitted(split.unlabeled_images.select(positions), model.facts)
+        rows = fitted(split.unlabeled.select(positions), model.facts)
         return most_outlying(Judged.by(model, "unlabelled images", rows), truths_of_pool(images, positions))
 
     part = f"The most outlying images are those of {len(positions):,} of the {size:,} unlabelled ones, drawn by the run's seed."

@@ -67,8 +67,8 @@ def truths_of_pool(images: RunImages, positions: Int64[Tensor, " n"]) -> list[st
 
 def _shown(judged: Judged) -> UInt8[Tensor, "n C H W"]:
     """The images, in full where they are at hand."""
-    images = judged.images
-    return judged.thumbnails() if images.are_features else images.gather(torch.arange(len(images)))
+    pictures = judged.images.pictures
+    return judged.thumbnails() if pictures is None else pictures.gather(torch.arange(len(pictures)))
 
 
 def _pictures(judged: Judged, order: Int64[Tensor, " n"], truths: list[str | None]) -> tuple[Picture, ...]:

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
 from momatch.data.dataset import UNLABELED
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.evaluation.evaluate import Outputs, outlier_scores, run_classifier
 from momatch.evaluation.metrics import log_doubt
 from momatch.heads import log_posterior
@@ -32,13 +31,13 @@ class Judged:
     """
 
     name: str
-    images: ImageRows
+    images: Rows
     labels: Int64[Tensor, " N"]
     outputs: Outputs
     model: Model
 
     @classmethod
-    def by(cls, model: Model, name: str, images: ImageRows, labels: Int64[Tensor, " N"] | None = None) -> "Judged":
+    def by(cls, model: Model, name: str, images: Rows, labels: Int64[Tensor, " N"] | None = None) -> "Judged":
         """Run the model over images; without `labels` they are of no known class.
 
         Raises:
@@ -81,10 +80,10 @@ class Judged:
         pictures = self.images.pictures
         if pictures is None:
             return torch.zeros((len(self), self.model.facts.in_channels, 1, 1), dtype=torch.uint8)
-        channels, height, width = pictures.image_shape
+        channels, height, width = pictures.shape
         scale = min(1.0, MOST_PIXELS / max(height, width))
         size = (max(1, round(scale * height)), max(1, round(scale * width)))
-        return convert_images(pictures, (channels, *size)).gather(torch.arange(len(self)))
+        return pictures.converted((channels, *size)).gather(torch.arange(len(self)))
 
     @cached_property
     def scores(self) -> dict[str, Float[Tensor, " N"]]:

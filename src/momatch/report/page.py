@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from momatch.data.dataset import Dataset
 from momatch.report.classes import classes_section
 from momatch.report.collect import collect
 from momatch.report.compare import comparison, headline_of_all, summaries
@@ -77,8 +78,12 @@ class Section(NamedTuple):
     content: str
 
 
-def report_run(run: Run) -> Path:
+def report_run(run: Run, *, dataset: Dataset | None = None) -> Path:
     """Write ``report.html`` into the directory of a run, with everything that its own images tell.
+
+    Args:
+        run: to report on.
+        dataset: that was handed to `fit`; None to load the run's data again.
 
     Returns:
         The path of the page.
@@ -87,7 +92,7 @@ def report_run(run: Run) -> Path:
         ValueError: if ``report.html`` is there and is no report.
         OSError: if the page cannot be written; an earlier one is still there.
     """
-    return write_page([collect(run.directory)], run.directory / "report.html")
+    return write_page([collect(run.directory, dataset=dataset)], run.directory / "report.html")
 
 
 def write_page(findings: Sequence[Findings], path: Path) -> Path:

@@ -1,24 +1,24 @@
 """The images that a report looks at: the run's own, parted as in training, and those of other datasets. No downloads."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from momatch.config import TrainConfig
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
 from momatch.data.dataset import Dataset
-from momatch.data.load import BY_NAME
-from momatch.data.locate import is_at_hand
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, is_at_hand
 from momatch.data.report import DataError, DataWarning
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised
-from momatch.inference.evaluate import check_features, fitted, size_of_files
+from momatch.inference.evaluate import fitted, size_of_files
 from momatch.models.classifier import Classifier
 from momatch.models.spec import ModelFacts
-from momatch.training.data import load_images, part_classes, split_images
+from momatch.training.data import load_by_name, load_run_data, part_classes, split_rows
+from momatch.training.inputs import input_of
 
 
 @dataclass(frozen=True)
@@ -44,57 +44,50 @@ class RunImages:
         Raises:
             ValueError: if the images do not suffice any more.
         """
-        return split_images(self.config, self.parts)[0]
+        return split_rows(self.config, self.parts)[0]
 
 
-def load_run_images(config: TrainConfig, data_dir: str | None) -> RunImages:
-    """The images of the run with these settings.
+def load_run_images(
+    directory: Path, config: TrainConfig, data_dir: str | None, dataset: Dataset | None = None
+) -> RunImages:
+    """The data of a run.
 
     Args:
+        directory: of the run.
         config: its settings.
         data_dir: where known datasets lie; None for where the run found them.
+        dataset: the data themselves, where they were handed to `fit`; None to load them again.
 
     Raises:
-        ValueError: if the dataset is not at hand or cannot be used.
+        ValueError: if the data are not at hand, cannot be used, or are not those that the run was trained on.
     """
-    name = config.dataset
-    if name not in BY_NAME and not Path(name).expanduser().exists():
-        raise ValueError(
-            f"{name!r} is neither a known dataset nor a path that exists here; a relative path is looked for from the current "
-            "directory, so go to the one that the run was started in; a dataset that was handed to fit() is not kept"
-        )
     place = data_dir or config.data_dir
-    dataset, remarks = _load(name, place, image_size=config.image_size, test_fraction=config.test_fraction)
-    return RunImages(dataset, part_classes(dataset, config.held_out_classes), config, remarks)
+    load = partial(load_run_data, directory, dataset=dataset, data_dir=place, progress=False, download=False)
+    found, remarks = _quietly(load, config.dataset, place)
+    return RunImages(found, part_classes(found, config.held_out_classes), config, remarks)
 
 
 def load_strangers(
     name: str, data_dir: str | None, facts: ModelFacts, classifier: Classifier
-) -> tuple[ImageRows, tuple[str, ...]]:
+) -> tuple[Rows, tuple[str, ...]]:
     """Images of another dataset (its test images, where there are any), in the shape that the model takes; and remarks.
 
     Raises:
         ValueError: if the dataset is not at hand or cannot be used, or holds features of another backbone.
     """
-    dataset, remarks = _load(name, data_dir, image_size=size_of_files(name, facts))
-    check_features(classifier, dataset)
-    return fitted(ImageRows.of_split(dataset.test or dataset.train), facts), remarks
+    size = size_of_files(name, facts)
+    load = partial(load_by_name, name, data_dir=data_dir, image_size=size, progress=False, download=False)
+    dataset, remarks = _quietly(load, name, data_dir)
+    input_of(dataset).check_model(classifier)
+    return fitted((dataset.test or dataset.train).rows, facts), remarks
 
 
-def _load(
-    name: str, data_dir: str | None, *, image_size: int | None, test_fraction: float | None = None
-) -> tuple[Dataset, tuple[str, ...]]:
+def _quietly(load: Callable[[], Dataset], name: str, data_dir: str | None) -> tuple[Dataset, tuple[str, ...]]:
+    """What `load` gives, and its warnings."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DataWarning)
-            dataset = load_images(
-                name,
-                data_dir=data_dir,
-                image_size=image_size,
-                test_fraction=test_fraction,
-                progress=False,
-                download=False,
-            )
+            dataset = load()
     except DataError as error:
         root = data_root(data_dir)
         if name in KNOWN and not is_at_hand(name, root):

@@ -11,12 +11,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.config.layers import FlagError, Layer, combine
+from momatch.config.layers import FlagError, Layer
 from momatch.data.catalog import KNOWN
-from momatch.data.feature_facts import read_facts
-from momatch.data.locate import is_at_hand
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, is_at_hand
 from momatch.sweep.grid import RESERVED, Grid
+from momatch.training.resolve import resolve_layers
 
 
 @dataclass(frozen=True)
@@ -185,11 +184,7 @@ def _is_at_hand(grid: Grid, name: str, data_dir: str | None) -> bool:
 
 def _run_config(wishes: Wishes, cell: Layer, seed: int) -> TrainConfig:
     layers = [wishes.preset, cell, Layer(wishes.overrides, "--set"), Layer({"seed": seed}, "seeds")]
-    config = combine(layers)
-    facts = read_facts(config.dataset)
-    if facts is not None:
-        # As training will write it down: a run is known again by its settings.
-        config = combine(layers, Layer(facts.settings, str(facts.path)))
+    config = resolve_layers(layers)
     run_dir = wishes.runs / PurePath(str(config.run_dir)).name
     data_dir = wishes.data_dir if wishes.data_dir is not None else config.data_dir
     return replace(config, run_dir=str(run_dir), data_dir=data_dir, progress=False)

@@ -7,9 +7,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from momatch.data.catalog import KNOWN
-from momatch.data.locate import is_at_hand, obtain
-from momatch.data.options import LoadOptions
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, is_at_hand, obtain
+from momatch.data.report import LoadOptions
 from momatch.sweep.jobs import Job, Place
 from momatch.sweep.launch import Launcher
 from momatch.sweep.ledger import Ledger

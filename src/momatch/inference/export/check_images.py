@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import UInt8
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 from momatch.models.spec import ModelFacts
-from momatch.training.data import load_images
+from momatch.training.data import load_run_data
 from momatch.training.run import Run
 
 #: So many of each kind.
@@ -34,20 +33,12 @@ def made_up_images(facts: ModelFacts, *, seed: int = 0) -> UInt8[Tensor, "n C H 
 
 def own_images(run: Run) -> UInt8[Tensor, "n C H W"] | None:
     """Some images of the run's dataset, test images if there are any; None where it is not at hand. Nothing is downloaded."""
-    config, facts = run.config, run.facts
+    facts = run.facts
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the data, which training has said
-            dataset = load_images(
-                config.dataset,
-                data_dir=config.data_dir,
-                image_size=config.image_size,
-                test_fraction=config.test_fraction,
-                progress=False,
-                download=False,
-            )
-        rows = ImageRows.of((dataset.test or dataset.train).images)
-        some = rows.select(torch.arange(0, len(rows), max(1, len(rows) // COUNT)))
-        return torch.cat(list(convert_images(some, (facts.in_channels, *facts.image_size)).chunks()))
+            dataset = load_run_data(run.directory, progress=False, download=False)
+        some = PixelRows([(dataset.test or dataset.train).images]).even_share(COUNT)
+        return torch.cat(list(some.for_model((facts.in_channels, *facts.image_size)).chunks()))
     except (ValueError, OSError, ImportError):
         return None
