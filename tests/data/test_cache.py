@@ -41,6 +41,27 @@ def test_a_build_that_fails_leaves_no_entry(tmp_path):
     assert open_or_build("key", tmp_path, build).images.shape == (2, 1, 2, 2)
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc to name what is synced")
+def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    synced, rename = [], os.replace
+    fsync = os.fsync
+
+    def watched(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def renamed(source, target):
+        part = str(tmp_path / "images" / "key.part")
+        assert (str(source), str(target)) == (part, part.removesuffix(".part"))
+        assert {f"{part}/images.bin", f"{part}/meta.json", part} <= set(synced)
+        rename(source, target)
+
+    monkeypatch.setattr("momatch.storage.durable.os.fsync", watched)
+    monkeypatch.setattr("momatch.storage.durable.os.replace", renamed)
+    open_or_build("key", tmp_path, build)
+    assert synced[-1] == str(tmp_path / "images")
+
+
 def test_a_damaged_entry_is_refused(tmp_path):
     entry = open_or_build("key", tmp_path, build)
     (entry.folder / "images.bin").write_bytes(b"12")

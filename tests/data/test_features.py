@@ -22,7 +22,7 @@ from tests.embedding.setting import small_options
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):
     """The content of a features file."""
-    path = embed(small_options(tmp_path_factory.mktemp("features"), limit=20, limit_test=5)).facts.path
+    path = embed(small_options(tmp_path_factory.mktemp("features"), limit=20, limit_test=5)).spec.path
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 

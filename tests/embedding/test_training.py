@@ -72,13 +72,13 @@ def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
 
 def test_saved_model_takes_images_and_agrees_with_the_features(run, folder):
     features, images = load_dataset(folder / "features.npz"), load_dataset(folder / "corners.npz")
-    from_features = run_classifier(run.classifier, features.test.images)
+    from_features = run_classifier(run.classifier, features.test.rows)
     from_images = run_classifier(run.classifier, images.test.images)
     torch.testing.assert_close(from_features.z, from_images.z, atol=2e-3, rtol=1e-3)
     assert torch.equal(from_features.log_joint.argmax(1), from_images.log_joint.argmax(1))
     # Of several views the first is taken.
     torch.testing.assert_close(
-        run_classifier(run.classifier, FeatureRows([features.train.images])).z,
+        run_classifier(run.classifier, features.train.rows).z,
         run_classifier(run.classifier, images.train.images).z,
         atol=2e-3,
         rtol=1e-3,
@@ -141,11 +141,11 @@ def test_held_out_classes_of_features_can_contaminate_the_pool(folder, tmp_path)
 
 
 def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
-    other = embed(small_options(folder, out=tmp_path / "other.npz", seed=4)).facts.path
+    other = embed(small_options(folder, out=tmp_path / "other.npz", seed=4)).spec.path
     with pytest.raises(ValueError, match=r"features of a backbone .* with other weights than the model's"):
         evaluate_run(run, dataset=str(other))
     data = build_training(small_config(folder).resolved(), torch.device("cpu")).data
-    with pytest.raises(ValueError, match=r"got \(V, F\) = \(5, 12\), expected pixels"):
+    with pytest.raises(ValueError, match="got images to go with features"):
         contaminate(data, load_dataset("digits").train.images, fraction=0.1, seed=0)
 
 
@@ -153,7 +153,7 @@ def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
 def test_damaged_features_are_refused_before_training(folder, tmp_path, split, row, view, value):
     damaged = tmp_path / "damaged.npz"
     shutil.copy(folder / "features.npz", damaged)
-    features = getattr(load_dataset(damaged), split).images
+    features = getattr(load_dataset(damaged), split).features
     at = damaged.read_bytes().index(features.numpy().tobytes()) + 2 * (row * features[0].numel() + view * F + 5)
     with open(damaged, "r+b") as file:
         file.seek(at)
@@ -170,7 +170,7 @@ def test_damaged_features_are_refused_before_training(folder, tmp_path, split, r
         ({"cutout": 0.1}, "cutout: got 0.1, expected 0.5"),
         ({"image_size": 16}, "image_size: got 16, expected nothing: .* features of images of 8x8"),
         ({"test_fraction": 0.2}, "test_fraction: got 0.2, expected nothing"),
-        ({"compile": True}, "compile: got True, expected False"),
+        ({"compile": True}, "compile: got True, expected nothing"),
     ],
 )
 def test_settings_that_the_file_has_decided_are_refused(folder, tmp_path, settings, message):

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ from momatch.training.resolve import FEATURES_PRESET, resolve_layers
 
 def main(argv: Sequence[str]) -> int:
     """Run ``momatch train``; returns the exit code."""
-    flags = parse_flags(argv)
+    try:
+        flags = parse_flags(argv)
+    except SystemExit as error:
+        if error.code == 2 and (word := _stray_word(argv)) is not None:
+            print(f"momatch train: did you mean --dataset {shlex.quote(word)}?", file=sys.stderr)
+        raise
     config = resolve(flags)
     speaks = os.environ.get("RANK", "0") == "0"
     named = config.resume or "preset_name" in merged(_layers(flags))
@@ -55,6 +61,17 @@ def main(argv: Sequence[str]) -> int:
         again = f"momatch report {shlex.quote(str(config.run_dir))} --out FILE"
         print(f"momatch train: warning: the run is finished, but has no report: {trouble}; {again}", file=sys.stderr)
     return 0
+
+
+def _stray_word(argv: Sequence[str]) -> str | None:
+    """The first word that is neither a flag nor a flag's value: other commands take their dataset like that."""
+    switches = {f"--{field.name.replace('_', '-')}" for field in fields(TrainConfig) if field.type is bool}
+    switches |= {flag.replace("--", "--no-", 1) for flag in switches} | {"--print-config"}
+    for before, word in zip(["", *argv], argv, strict=False):
+        takes_value = before.startswith("-") and "=" not in before and before not in switches
+        if not word.startswith("-") and not takes_value:
+            return word
+    return None
 
 
 def resolve(flags: Flags) -> TrainConfig:

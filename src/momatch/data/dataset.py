@@ -8,11 +8,11 @@ import hashlib
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from momatch.data.feature_spec import FeatureSpec
-from momatch.data.rows import PixelRows, Rows
+from momatch.data.rows import FeatureRows, PixelRows, Rows
 
 UNLABELED = -1
 #: In what is known about a pool: of no class that training knows.
@@ -74,6 +74,17 @@ class Split(_Labeled):
             ValueError: if the rows are features.
         """
         return self._pixels().sources[0]
+
+    @property
+    def features(self) -> Float[Tensor, "N V F"]:
+        """The features as one tensor.
+
+        Raises:
+            ValueError: if the rows are images.
+        """
+        if not isinstance(self.rows, FeatureRows):
+            raise ValueError(f"features: got {self.rows.describe()}; expected features: momatch embed makes some")
+        return self.rows.sources[0]
 
 
 @dataclass(frozen=True)
