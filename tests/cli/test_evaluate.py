@@ -123,7 +123,9 @@ def test_never_on_images_that_were_trained_on(run, tmp_path):
             Image.new("L", (8, 8), 20 * i).save(tmp_path / f"pets/{name}/{i}.png")
     pets = trained(tmp_path / "run", dataset=str(tmp_path / "pets"))
     for name in (None, f"{tmp_path}/pets/", f"{tmp_path}/./pets"):
-        with pytest.raises(ValueError, match="got no test images"):
+        with pytest.raises(
+            ValueError, match=r"the dataset has no test images; train with test_fraction \(--test-fraction\)"
+        ):
             evaluate_run(pets, dataset=name)
 
 

@@ -62,6 +62,8 @@ def test_what_is_given_beats_the_preset(features, capsys, tmp_path):
     assert (given.steps, given.lr, given.embedding_dim) == (1200, 0.5, 64)
     assert resolve_config(given).steps == 1200
     assert resolve_config(TrainConfig(dataset=features, lr=0.5)).lr == 0.5
+    plain = resolve_config(TrainConfig.preset("digits", dataset=features))
+    assert (plain.steps, plain.graph_neighbors) == (1200, 0)
     other = resolve_config(TrainConfig.preset("mnist-cpu", dataset=features, backbone="cnn-tiny"))
     assert (other.steps, other.embedding_dim, other.backbone) == (1500, 8, "tests.embedding.setting:corners")
 
@@ -99,7 +101,7 @@ def test_errors_about_a_features_file_name_the_flag(features, settings, message)
 def test_presets_in_python():
     paper = TrainConfig.preset("paper-cifar10", seed=3)
     assert (paper.steps, paper.seed, paper.preset_name) == (2**20, 3, "paper-cifar10")
-    assert TrainConfig.preset("digits") == TrainConfig()
+    assert TrainConfig.preset("digits") == TrainConfig(preset_name="digits")
     with pytest.raises(ValueError, match=r"preset: got 'feature', expected one of .* did you mean 'features'"):
         TrainConfig.preset("feature")
     with pytest.raises(ValueError, match="got the unknown key 'stepps'; did you mean 'steps'"):

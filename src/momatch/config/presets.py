@@ -79,7 +79,7 @@ DESCRIPTIONS: dict[str, str] = {
 
 
 def preset_settings(name: str) -> dict[str, Any]:
-    """The settings of a preset, with its name as `preset_name`, unless it changes nothing.
+    """The settings of a preset, with its name as `preset_name`.
 
     Raises:
         ValueError: if there is no preset of that name, with a suggestion.
@@ -88,4 +88,4 @@ def preset_settings(name: str) -> dict[str, Any]:
         close = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"preset: got {name!r}, expected one of {', '.join(PRESETS)}{hint}")
-    return PRESETS[name] and {**PRESETS[name], "preset_name": name}
+    return {**PRESETS[name], "preset_name": name}

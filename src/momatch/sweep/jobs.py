@@ -183,7 +183,9 @@ def _is_at_hand(grid: Grid, name: str, data_dir: str | None) -> bool:
 
 
 def _run_config(wishes: Wishes, cell: Layer, seed: int) -> TrainConfig:
-    layers = [wishes.preset, cell, Layer(wishes.overrides, "--set"), Layer({"seed": seed}, "seeds")]
+    # A preset that changes nothing, as the default one, leaves room for the one that a features file brings.
+    preset = wishes.preset if wishes.preset.values.keys() - {"preset_name"} else Layer({})
+    layers = [preset, cell, Layer(wishes.overrides, "--set"), Layer({"seed": seed}, "seeds")]
     config = resolve_layers(layers)
     run_dir = wishes.runs / PurePath(str(config.run_dir)).name
     data_dir = wishes.data_dir if wishes.data_dir is not None else config.data_dir
