@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from momatch.cli.evaluate_tables import tables
+from momatch.cli.evaluate import tables
 from momatch.cli.main import main
 from momatch.config import TrainConfig
 from momatch.data.load import load_dataset
@@ -137,7 +137,7 @@ def test_command(run, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith(f"{run.directory} on digits: 500 test images\n")
-    assert f"all figures: {path}" in out
+    assert f"all metrics: {path}" in out
     assert json.loads(path.read_text()) == evaluate_run(Run.load(run.directory), outliers=["digits"], batch_size=99)
     assert sorted(child.name for child in tmp_path.iterdir() if child.is_file()) == ["figures.json"]
 

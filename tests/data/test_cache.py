@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from momatch.data import decode_pool
-from momatch.data.cache import cache_key, map_images, open_or_build, require_space, write_rows
+from momatch.data.cache import (
+    JOURNAL,
+    Journal,
+    cache_key,
+    map_images,
+    open_or_build,
+    read_journal,
+    require_space,
+    write_rows,
+)
 from momatch.data.report import DataError
 from momatch.data.sources.folder import load_folder
 
@@ -195,3 +204,15 @@ def test_a_process_that_dies_is_said_and_what_is_decoded_kept(many, options, mon
             load_folder("many", root, replace(options, workers=1))
     dataset, _ = load_folder("many", root, replace(options, workers=1))
     assert dataset.train.images[:, 0, 0, 0].tolist() == expected
+
+
+def test_torn_note_is_cut_off_before_the_next_one(tmp_path):
+    whole, torn = '{"first": 0, "why": "é"}\n', '{"first": 1, "wh'
+    (tmp_path / JOURNAL).write_text(whole + torn, "utf-8")
+    assert read_journal(tmp_path) == [{"first": 0, "why": "é"}]
+    journal = Journal(tmp_path, ())
+    journal.add({"first": 2})
+    journal.sync()
+    journal.add({"first": 3})
+    journal.sync()
+    assert read_journal(tmp_path) == [{"first": 0, "why": "é"}, {"first": 2}, {"first": 3}]

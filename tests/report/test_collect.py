@@ -174,7 +174,7 @@ def test_few_dimensions(tmp_path, settings):
 def test_a_run_without_test_images_still_shows_its_pool(tmp_path):
     run = train(tmp_path, dataset=str(write_dataset(tmp_path / "no-test.npz", test=0)), steps=10)
     findings = collect(run)
-    assert findings.points.reason == "There are no test images: train with test_fraction, which holds some out."
+    assert findings.points.reason.startswith("There is nothing to evaluate on: the dataset has no test images")
     assert findings.evaluation == findings.mistakes == findings.points
     assert len(findings.outlying) == 40
     assert findings.problems == ()

@@ -1,4 +1,4 @@
-"""`evaluate_run`: metrics of a finished run's classifier, on its own dataset or another, and against outliers."""
+"""`evaluate_run`: a finished run's classifier on its own data or others, and against outliers; for JSON."""
 
 from collections.abc import Sequence
 from pathlib import Path
