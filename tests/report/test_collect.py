@@ -234,8 +234,8 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path):
 def test_the_dataset_is_gone(trained_run, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(trained_run.parent, folder)
-    text = (folder / "run" / "config.json").read_text()
-    (folder / "run" / "config.json").write_text(text.replace(str(trained_run.parent), str(tmp_path / "nowhere")))
+    text = (folder / "run" / "data.json").read_text()
+    (folder / "run" / "data.json").write_text(text.replace(str(trained_run.parent), str(tmp_path / "nowhere")))
     findings = collect(folder / "run")
     assert isinstance(findings, Findings)
     assert len(findings.problems) == 1
@@ -252,9 +252,9 @@ def test_a_known_dataset_that_is_gone_is_not_downloaded(run_copy, tmp_path, monk
         raise AssertionError("network")
 
     monkeypatch.setattr("requests.get", refuse)
-    config = run_copy / "config.json"
     old = Run.load(run_copy).config.dataset
-    config.write_text(config.read_text().replace(old, "mnist"))
+    for name in ("config.json", "data.json"):
+        (run_copy / name).write_text((run_copy / name).read_text().replace(old, "mnist"))
     findings = collect(run_copy, data_dir=str(tmp_path / "empty"))
     (problem,) = findings.problems
     assert problem.startswith(f"The images cannot be loaded: mnist is not in {tmp_path / 'empty'}; fetch it with ")
@@ -262,13 +262,12 @@ def test_a_known_dataset_that_is_gone_is_not_downloaded(run_copy, tmp_path, monk
 
 
 def test_a_dataset_with_other_classes_is_not_judged(run_copy, tmp_path):
-    config = run_copy / "config.json"
+    record = run_copy / "data.json"
     path = write_dataset(tmp_path / "three.npz", classes=3)
-    config.write_text(config.read_text().replace(Run.load(run_copy).config.dataset, str(path)))
+    record.write_text(record.read_text().replace(Run.load(run_copy).config.dataset, str(path)))
     findings = collect(run_copy)
-    assert findings.problems == (
-        f"{str(path)!r} has other classes than the model was trained with; put the old images back.",
-    )
+    (problem,) = findings.problems
+    assert problem.startswith(f"The images cannot be loaded: {path}: got data that differ from those that the run in ")
     assert findings.class_names == NAMES
     assert not [part for part in PARTS if not isinstance(getattr(findings, part), Missing)]
 

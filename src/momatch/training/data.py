@@ -122,7 +122,11 @@ def load_run_data(
         if record.source not in BY_NAME and not Path(record.source).expanduser().exists():
             raise ValueError(
                 f"{record.source!r} is neither a known dataset nor a path that exists here, and the run was trained on it; "
-                + (advice if record.given else "a relative path is looked for from the current directory")
+                + (
+                    advice
+                    if record.given
+                    else "a relative path is looked for from the current directory: go to the one that the run was started in"
+                )
             )
         dataset = load_by_name(
             record.source,
