@@ -7,11 +7,11 @@ import torch
 
 from _record import HERE
 from momatch import Classifier, Linear, TrainConfig, fit
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.evaluation.evaluate import confident_samples, run_classifier
 from momatch.inference.evaluate import fitted
 from momatch.models.outputs import Outputs
-from momatch.training.data import load_images, part_classes, split_images
+from momatch.training.data import load_by_name, part_classes, split_rows
 
 OUT = HERE.parent / "out" / "digit-runs"
 #: Model -> settings on top of the defaults.
@@ -43,14 +43,14 @@ def trained(settings, seed, out=OUT):
 def parts_of(run):
     """The run's images: known and held-out classes apart, then labelled set, pool and what was kept out for calibration."""
     config = run.config.resolved()
-    parts = part_classes(load_images(config.dataset, image_size=config.image_size), config.held_out_classes)
-    return (parts, *split_images(config, parts))
+    parts = part_classes(load_by_name(config.dataset, image_size=config.image_size), config.held_out_classes)
+    return (parts, *split_rows(config, parts))
 
 
 def fashion_images(run, data_dir=None, every=1):
     """Fashion-MNIST's test images, or every so many-th, at the size of the run's."""
-    images = load_images("fashion-mnist", data_dir=data_dir).test.images[::every]
-    return fitted(ImageRows.of(images), run.spec)
+    images = load_by_name("fashion-mnist", data_dir=data_dir).test.images[::every]
+    return fitted(Rows.of(images), run.spec)
 
 
 def with_features(classifier):
@@ -68,8 +68,8 @@ def trusted(run, data):
     Returns:
         The images, and their classes.
     """
-    images = torch.cat([*data.labeled_images.chunks(4096), *data.unlabeled_images.chunks(4096)])
-    labels = torch.cat([data.labels, torch.full((len(data.unlabeled_images),), -1)])
+    images = torch.cat([*data.labeled.chunks(4096), *data.unlabeled.chunks(4096)])
+    labels = torch.cat([data.labels, torch.full((len(data.unlabeled),), -1)])
     outputs = run_classifier(run.classifier, images)
     positions, classes = confident_samples(Outputs(outputs.z, outputs.log_joint), labels, cutoff=run.config.cutoff)
     return images[positions], classes

@@ -136,7 +136,7 @@ def as_used(runs):
             scorer = run.model.scorer
             if calibrated:
                 (_, scorer), *_ = judges(run).items()
-                scorer = scorer.calibrate(run_classifier(run.classifier, data.unlabeled_images).z)
+                scorer = scorer.calibrate(run_classifier(run.classifier, data.unlabeled).z)
             p = scorer(run_classifier(run.classifier, parts.test.images).z).p_value
             name = "linear, energy" if run.refitted_head is None else "AAGMM refitted, nearest (what predict reports)"
             for alpha in ALPHAS:

@@ -24,8 +24,7 @@ import numpy as np
 from PIL import Image
 
 from _record import write_result
-from momatch.data.locate import find
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, find
 
 #: A process's own peak: getrusage would hand down that of the parent it was forked from.
 _PEAK = """
@@ -40,15 +39,15 @@ import json, time
 import torch
 imported = time.perf_counter()
 from momatch.data.load import load_with_report
-from momatch.data.options import LoadOptions
+from momatch.data.report import LoadOptions
 from momatch.data.batches import BatchStream
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 dataset, _ = load_with_report("cifar10", {data_dir!r}, LoadOptions(download=False))
 loaded = time.perf_counter()
 train = dataset.train
 labeled = torch.cat([(train.labels == k).nonzero().flatten()[:4] for k in range(10)])
 stream = BatchStream(
-    ImageRows([train.images], labeled), train.labels[labeled], ImageRows([train.images]),
+    PixelRows([train.images], labeled), train.labels[labeled], PixelRows([train.images]),
     labeled_batch_size=64, unlabeled_batch_size=448, seed=0,
 )
 first = next(stream)
@@ -68,9 +67,9 @@ for _ in range(7):
     for _ in range(3):
         batch = next(stream)
         views = [
-            weak(batch.labeled_images, seed=0, step=batch.step),
-            weak(batch.unlabeled_images, seed=0, step=batch.step, view=1),
-            strong(batch.unlabeled_images, seed=0, step=batch.step, view=2),
+            weak(batch.labeled, seed=0, step=batch.step),
+            weak(batch.unlabeled, seed=0, step=batch.step, view=1),
+            strong(batch.unlabeled, seed=0, step=batch.step, view=2),
         ]
         images = normalize(torch.cat(views))
     view_rates.append(3 * len(images) / (time.perf_counter() - start))
@@ -83,7 +82,7 @@ print(json.dumps(dict(
 import json, time
 from pathlib import Path
 from momatch.data.sources.folder import scan_folder
-from momatch.data.options import LoadOptions
+from momatch.data.report import LoadOptions
 before = status("VmRSS")
 start = time.perf_counter()
 files = scan_folder(Path({root!r}), LoadOptions())
@@ -171,7 +170,7 @@ def pillow_loop(paths: list[Path], side: int) -> float:
 
 
 def jpegs(scratch: Path, count: int) -> list[dict]:
-    from momatch.data.options import LoadOptions
+    from momatch.data.report import LoadOptions
     from momatch.data.sources.folder import load_folder
 
     side, size = 128, 64

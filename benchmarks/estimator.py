@@ -163,7 +163,7 @@ def feature_methods(arguments, dataset, per_class, seed):
 
 
 def _plain(split):
-    return split.images[:, 0].float().numpy(), split.labels.numpy()
+    return split.features[:, 0].float().numpy(), split.labels.numpy()
 
 
 def measure_features(arguments):
@@ -177,10 +177,10 @@ def measure_features(arguments):
                 print(
                     f"{per_class} labels a class, seed {seed}: {name}: {result[0]:.2f} %, {result[1]:.1f} s", flush=True
                 )
-    facts = dataset.features
+    spec = dataset.features
     notes = (
-        f"{len(dataset.train):,} training images of {facts.dataset} (all in the pool) and {len(dataset.test):,} test images, "
-        f"as {facts.num_features} features by {facts.backbone}, {facts.weak_views} weak and {facts.strong_views} strong views; "
+        f"{len(dataset.train):,} training images of {spec.dataset} (all in the pool) and {len(dataset.test):,} test images, "
+        f"as {spec.num_features} features by {spec.backbone}, {spec.weak_views} weak and {spec.strong_views} strong views; "
         f"4 or 25 labels a class (40 or 250), the same for all methods; seeds {list(arguments.seeds)}. Test accuracy in "
         "percent, mean ± standard deviation; median seconds of a fit. C out of "
         f"{', '.join(map(str, STRENGTHS))} by 4-fold cross-validation on the labels. The settings of the preset `features` "

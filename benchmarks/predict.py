@@ -26,8 +26,7 @@ from PIL import Image
 
 from _record import write_result
 from momatch.data.load import load_dataset
-from momatch.data.locate import find
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, find
 from momatch.heads import AAGMM
 from momatch.inference.predict.inputs import find_sources
 from momatch.inference.predict.pipeline import Predictor, default_workers, in_order
@@ -173,7 +172,7 @@ def memory(scratch, folder, counts):
     """Peak megabytes of a fresh process, by the number of images."""
     trained = model("cnn-small", 32)
     (scratch / "model").mkdir()
-    save_model(scratch / "model", trained.classifier, trained.facts, trained.refitted_head, trained.calibration)
+    save_model(scratch / "model", trained.classifier, trained.spec, trained.refitted_head, trained.calibration)
     assert load_model(scratch / "model").calibration is not None
     paths = [str(path) for path in sorted(folder.iterdir())]
     rows = []

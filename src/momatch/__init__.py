@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from momatch.data.contaminate import contaminate as contaminate
     from momatch.data.contaminate import hold_out_classes as hold_out_classes
     from momatch.data.dataset import Dataset as Dataset
+    from momatch.data.dataset import Examples as Examples
     from momatch.data.dataset import Split as Split
     from momatch.data.load import load_dataset as load_dataset
-    from momatch.data.rows import Examples as Examples
     from momatch.data.sources.torch_dataset import from_torch_dataset as from_torch_dataset
     from momatch.data.splits import split_as_labeled as split_as_labeled
     from momatch.data.splits import split_by_files as split_by_files
@@ -64,7 +64,7 @@ _HOME = {
     "Dataset": "data.dataset",
     "Split": "data.dataset",
     "load_dataset": "data.load",
-    "Examples": "data.rows",
+    "Examples": "data.dataset",
     "split_as_labeled": "data.splits",
     "split_by_files": "data.splits",
     "split_by_rows": "data.splits",

@@ -71,7 +71,7 @@ def test_train_takes_the_preset_and_what_the_file_decided(folder, capsys):
         ),
         (["--preset", "cifar10-cpu"], 1, "preset 'cifar10-cpu': backbone: got 'wrn-10-1', expected 'tests."),
         (["--flip", "yes"], 2, "--flip: got 'yes', expected 'no'"),
-        (["--image-size", "16"], 1, "image_size: got 16, expected nothing"),
+        (["--image-size", "16"], 2, "--image-size: got 16, expected nothing"),
     ],
 )
 def test_train_refuses_what_the_file_has_decided(folder, capsys, flags, code, message):
@@ -106,7 +106,7 @@ def test_train_and_go_on(folder, capsys):
         ),
         (["corners.npz", "--out", "g.npy"], "out: got g.npy, expected a file that ends in .npz"),
         (["corners.npz", "--out", "no/g.npz"], "in a directory that exists"),
-        (["f.npz", "--out", "g.npz", "--backbone", "mlp"], "expected images: they went through a backbone before"),
+        (["f.npz", "--out", "g.npz", "--backbone", "mlp"], "expected images: a backbone made features of them before"),
     ],
 )
 def test_what_cannot_be_embedded_is_refused(folder, capsys, flags, message):

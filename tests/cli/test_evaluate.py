@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from momatch.cli.evaluate_tables import tables
+from momatch.cli.evaluate import tables
 from momatch.cli.main import main
 from momatch.config import TrainConfig
 from momatch.data.load import load_dataset
@@ -123,7 +123,9 @@ def test_never_on_images_that_were_trained_on(run, tmp_path):
             Image.new("L", (8, 8), 20 * i).save(tmp_path / f"pets/{name}/{i}.png")
     pets = trained(tmp_path / "run", dataset=str(tmp_path / "pets"))
     for name in (None, f"{tmp_path}/pets/", f"{tmp_path}/./pets"):
-        with pytest.raises(ValueError, match="got no test images"):
+        with pytest.raises(
+            ValueError, match=r"the dataset has no test images; train with test_fraction \(--test-fraction\)"
+        ):
             evaluate_run(pets, dataset=name)
 
 
@@ -135,7 +137,7 @@ def test_command(run, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith(f"{run.directory} on digits: 500 test images\n")
-    assert f"all figures: {path}" in out
+    assert f"all metrics: {path}" in out
     assert json.loads(path.read_text()) == evaluate_run(Run.load(run.directory), outliers=["digits"], batch_size=99)
     assert sorted(child.name for child in tmp_path.iterdir() if child.is_file()) == ["figures.json"]
 

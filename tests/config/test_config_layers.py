@@ -103,18 +103,22 @@ def test_unknown_preset_has_a_suggestion():
 STORED = TrainConfig(steps=50, seed=9, head="linear", run_dir="old/place", overwrite=True, data_dir="data").resolved()
 
 
+def resumed(layers, stored):
+    return combine_resumed(layers, combine(layers), stored)
+
+
 def test_resumed_run_has_its_stored_settings():
-    config = combine_resumed([Layer({"run_dir": "new/place", "resume": True, "device": "cpu"})], STORED)
+    config = resumed([Layer({"run_dir": "new/place", "resume": True, "device": "cpu"})], STORED)
     assert (config.steps, config.seed, config.head, config.data_dir) == (50, 9, "linear", "data")
     assert (config.run_dir, config.resume, config.overwrite, config.device) == ("new/place", True, False, "cpu")
 
 
 def test_the_same_command_with_resume_goes_on():
     layers = [Layer({"steps": 40}, "my.toml"), Layer({"steps": 50, "seed": 9, "head": "linear", "resume": True})]
-    assert combine_resumed(layers, STORED).steps == 50
+    assert resumed(layers, STORED).steps == 50
     supervised = TrainConfig(policy="supervised", unlabeled_batch_size=64).resolved()
     again = Layer({"policy": "supervised", "unlabeled_batch_size": 64, "moment_order": None, "resume": True})
-    assert combine_resumed([again], supervised).unlabeled_batch_size == 0
+    assert resumed([again], supervised).unlabeled_batch_size == 0
 
 
 @pytest.mark.parametrize(
@@ -127,14 +131,14 @@ def test_the_same_command_with_resume_goes_on():
 )
 def test_resume_refuses_other_settings(layer, message):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        combine_resumed([layer], STORED)
+        resumed([layer], STORED)
     assert str(caught.value).startswith(message)
     assert isinstance(caught.value, FlagError) == (layer.source is None)
 
 
 def test_every_runtime_key_may_differ():
     values = {"data_dir": "d", "device": "cpu", "checkpoint_interval": 7, "keep_checkpoints": 5, "progress": False}
-    values |= {"tracker": "tensorboard", "run_dir": "r", "resume": True, "overwrite": False}
+    values |= {"tracker": "tensorboard", "run_dir": "r", "resume": True, "overwrite": False, "preset_name": "digits"}
     assert values.keys() == RUNTIME_KEYS
-    config = combine_resumed([Layer(values)], STORED)
+    config = resumed([Layer(values)], STORED)
     assert {key: getattr(config, key) for key in values} == values

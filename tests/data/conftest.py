@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from momatch.data.options import LoadOptions
+from momatch.data.report import LoadOptions
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ import torch
 from PIL import Image
 
 from momatch.data.arrays import images_for
-from momatch.data.conversion import convert_images
 from momatch.data.decode import decode, decode_for
 from momatch.data.report import DataError
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 
 RNG = np.random.default_rng(0)
 COLOR = RNG.integers(0, 256, (4, 6, 6, 3), dtype=np.uint8)
@@ -18,13 +17,13 @@ GRAY = RNG.integers(0, 256, (4, 6, 6), dtype=np.uint8)
 
 def rows(images, shape):
     found = images_for(images, shape)
-    assert found.image_shape == shape
+    assert found.shape == shape
     return torch.cat(list(found.chunks()))
 
 
 def test_layouts_of_arrays():
     expected = torch.from_numpy(COLOR.transpose(0, 3, 1, 2).copy())
-    for images in (COLOR, COLOR.transpose(0, 3, 1, 2), expected, ImageRows([expected])):
+    for images in (COLOR, COLOR.transpose(0, 3, 1, 2), expected, PixelRows([expected])):
         assert torch.equal(rows(images, (3, 6, 6)), expected)
     for images in (GRAY, GRAY[..., None], GRAY[:, None]):
         assert torch.equal(rows(images, (1, 6, 6)), torch.from_numpy(GRAY[:, None]))
@@ -34,7 +33,7 @@ def test_layouts_of_arrays():
 
 
 def test_other_sizes_and_colours_are_converted():
-    expected = convert_images(ImageRows([torch.from_numpy(COLOR.transpose(0, 3, 1, 2).copy())]), (1, 4, 5))
+    expected = PixelRows([torch.from_numpy(COLOR.transpose(0, 3, 1, 2).copy())]).converted((1, 4, 5))
     assert torch.equal(rows(COLOR, (1, 4, 5)), torch.cat(list(expected.chunks())))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from momatch.augment import StrongAugment
 from momatch.data.batches import Batch, BatchStream
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 
 LABELED, POOL = 40, 300
 
@@ -25,12 +25,12 @@ LABELS = torch.arange(LABELED) % 10
 
 def make_stream(*, labeled=None, pool=None, labels=LABELS, **kwargs):
     arguments = {"labeled_batch_size": 64, "unlabeled_batch_size": 112, "seed": 3474173998, **kwargs}
-    labeled = ImageRows([LABELED_IMAGES]) if labeled is None else labeled
-    pool = ImageRows([POOL_IMAGES]) if pool is None else pool
+    labeled = PixelRows([LABELED_IMAGES]) if labeled is None else labeled
+    pool = PixelRows([POOL_IMAGES]) if pool is None else pool
     return BatchStream(labeled, labels, pool, **arguments)
 
 
-class WatchedRows(ImageRows):
+class WatchedRows(PixelRows):
     """Rows that note which thread gathered them."""
 
     def __init__(self, images):
@@ -67,12 +67,12 @@ def take(stream, count):
 def test_a_batch_holds_what_its_indices_say():
     for step, batch in zip(range(20), make_stream(), strict=False):
         assert batch.step == step
-        assert batch.labeled_images.dtype == batch.unlabeled_images.dtype == torch.uint8
-        assert torch.equal(batch.labeled_images, LABELED_IMAGES[batch.labeled_indices])
+        assert batch.labeled.dtype == batch.unlabeled.dtype == torch.uint8
+        assert torch.equal(batch.labeled, LABELED_IMAGES[batch.labeled_indices])
         assert torch.equal(batch.labels, LABELS[batch.labeled_indices])
-        assert torch.equal(batch.unlabeled_images, POOL_IMAGES[batch.unlabeled_indices])
-        assert batch.labeled_images.shape == (64, 3, 4, 4)
-        assert batch.unlabeled_images.shape == (112, 3, 4, 4)
+        assert torch.equal(batch.unlabeled, POOL_IMAGES[batch.unlabeled_indices])
+        assert batch.labeled.shape == (64, 3, 4, 4)
+        assert batch.unlabeled.shape == (112, 3, 4, 4)
 
 
 def test_each_sample_is_seen_equally_often():
@@ -84,7 +84,7 @@ def test_each_sample_is_seen_equally_often():
 
 
 def test_labelled_and_unlabelled_orders_are_independent():
-    batch = next(make_stream(pool=ImageRows([LABELED_IMAGES]), labeled_batch_size=40, unlabeled_batch_size=40))
+    batch = next(make_stream(pool=PixelRows([LABELED_IMAGES]), labeled_batch_size=40, unlabeled_batch_size=40))
     assert not torch.equal(batch.labeled_indices, batch.unlabeled_indices)
 
 
@@ -115,8 +115,8 @@ def test_a_state_of_another_stream_is_refused():
         make_stream(seed=1),
         make_stream(labeled_batch_size=32),
         make_stream(unlabeled_batch_size=8),
-        make_stream(pool=ImageRows([POOL_IMAGES[:-1]])),
-        make_stream(pool=ImageRows([POOL_IMAGES], torch.arange(POOL).flip(0))),
+        make_stream(pool=PixelRows([POOL_IMAGES[:-1]])),
+        make_stream(pool=PixelRows([POOL_IMAGES], torch.arange(POOL).flip(0))),
         make_stream(labels=LABELS.flip(0)),
     ):
         with pytest.raises(ValueError, match=r"state: got \w+ = \d+, expected \d+; the state is of another stream"):
@@ -181,7 +181,7 @@ def test_streaming_is_one_batch_ahead():
 
 
 def test_an_error_in_the_worker_reaches_the_caller():
-    class BrokenRows(ImageRows):
+    class BrokenRows(PixelRows):
         def gather(self, positions, *, out=None):
             raise OSError("the disk is gone")
 
@@ -196,7 +196,7 @@ def test_memory_mapped_images(tmp_path, budget):
     mapped[:] = POOL_IMAGES.numpy()
     mapped.flush()
     images = torch.from_numpy(np.memmap(tmp_path / "images", dtype=np.uint8, mode="c", shape=mapped.shape))
-    stream = make_stream(pool=ImageRows([images]), device_budget=budget)
+    stream = make_stream(pool=PixelRows([images]), device_budget=budget)
     for expected, got in zip(take(make_stream(), 5), stream, strict=False):
         assert_same(expected, got)
 
@@ -225,9 +225,9 @@ def test_cuda_gives_the_same_batches_without_making_the_host_wait(budget):
 
 @pytest.mark.parametrize("budget", [None, 0])
 def test_supervised_training_needs_no_pool(budget):
-    for pool in (None, ImageRows([POOL_IMAGES[:0]])):
+    for pool in (None, PixelRows([POOL_IMAGES[:0]])):
         batch = next(make_stream(pool=pool, unlabeled_batch_size=0, device_budget=budget))
-        assert batch.unlabeled_images.shape == (0, 3, 4, 4)
+        assert batch.unlabeled.shape == (0, 3, 4, 4)
         assert batch.unlabeled_indices.shape == (0,)
         assert len(batch.labels) == 64
 
@@ -240,10 +240,10 @@ def test_supervised_training_needs_no_pool(budget):
         ({"world_size": 3}, "expected a multiple of 3"),
         ({"seed": -1}, "seed: got -1"),
         ({"device_budget": -1}, "device_budget: got -1, expected a number of bytes"),
-        ({"labels": LABELS - 1}, "labels: got -1, expected class numbers; unlabelled images belong in the pool"),
-        ({"labels": LABELS[1:]}, r"labels: got shape \(39,\), expected one for each of 40 images"),
-        ({"pool": ImageRows([POOL_IMAGES[:0]])}, "size: got 0 samples"),
-        ({"pool": ImageRows([POOL_IMAGES[:, :1]])}, r"got images of shape \(1, 4, 4\), expected \(3, 4, 4\)"),
+        ({"labels": LABELS - 1}, "labels: got -1, expected class numbers; unlabelled samples belong in the pool"),
+        ({"labels": LABELS[1:]}, r"labels: got shape \(39,\), expected one for each of 40 labelled rows"),
+        ({"pool": PixelRows([POOL_IMAGES[:0]])}, "size: got 0 samples"),
+        ({"pool": PixelRows([POOL_IMAGES[:, :1]])}, r"got images of shape \(1, 4, 4\), expected \(3, 4, 4\)"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
@@ -254,11 +254,11 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_views_of_the_ranks_are_those_of_the_whole_batch():
     whole = next(make_stream())
     strong = StrongAugment()
-    expected = strong(whole.unlabeled_images, seed=0, step=whole.step)
+    expected = strong(whole.unlabeled, seed=0, step=whole.step)
     parts = [next(make_stream(rank=rank, world_size=2)) for rank in range(2)]
-    got = [strong(part.unlabeled_images, seed=0, step=part.step, offset=part.unlabeled_offset) for part in parts]
+    got = [strong(part.unlabeled, seed=0, step=part.step, offset=part.unlabeled_offset) for part in parts]
     assert torch.equal(torch.cat(got), expected)
-    assert parts[1].labeled_offset == len(parts[0].labeled_images)
+    assert parts[1].labeled_offset == len(parts[0].labeled)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -266,5 +266,5 @@ def test_plain_tensors_and_numpy_s_integers_will_do():
     stream = BatchStream(
         LABELED_IMAGES, LABELS, POOL_IMAGES, labeled_batch_size=4, unlabeled_batch_size=8, seed=np.int64(3)
     )
-    assert len(next(stream).unlabeled_images) == 8
+    assert len(next(stream).unlabeled) == 8
     assert json.loads(json.dumps(stream.state_dict())) == stream.state_dict()

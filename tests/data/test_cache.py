@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from momatch.data import decode_pool
-from momatch.data.cache import cache_key, map_images, open_or_build, require_space, write_rows
+from momatch.data.cache import (
+    JOURNAL,
+    Journal,
+    cache_key,
+    map_images,
+    open_or_build,
+    read_journal,
+    require_space,
+    write_rows,
+)
 from momatch.data.report import DataError
 from momatch.data.sources.folder import load_folder
 
@@ -39,6 +48,27 @@ def test_a_build_that_fails_leaves_no_entry(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         open_or_build("key", tmp_path, broken)
     assert open_or_build("key", tmp_path, build).images.shape == (2, 1, 2, 2)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc to name what is synced")
+def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    synced, rename = [], os.replace
+    fsync = os.fsync
+
+    def watched(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def renamed(source, target):
+        part = str(tmp_path / "images" / "key.part")
+        assert (str(source), str(target)) == (part, part.removesuffix(".part"))
+        assert {f"{part}/images.bin", f"{part}/meta.json", part} <= set(synced)
+        rename(source, target)
+
+    monkeypatch.setattr("momatch.storage.durable.os.fsync", watched)
+    monkeypatch.setattr("momatch.storage.durable.os.replace", renamed)
+    open_or_build("key", tmp_path, build)
+    assert synced[-1] == str(tmp_path / "images")
 
 
 def test_a_damaged_entry_is_refused(tmp_path):
@@ -174,3 +204,15 @@ def test_a_process_that_dies_is_said_and_what_is_decoded_kept(many, options, mon
             load_folder("many", root, replace(options, workers=1))
     dataset, _ = load_folder("many", root, replace(options, workers=1))
     assert dataset.train.images[:, 0, 0, 0].tolist() == expected
+
+
+def test_torn_note_is_cut_off_before_the_next_one(tmp_path):
+    whole, torn = '{"first": 0, "why": "é"}\n', '{"first": 1, "wh'
+    (tmp_path / JOURNAL).write_text(whole + torn, "utf-8")
+    assert read_journal(tmp_path) == [{"first": 0, "why": "é"}]
+    journal = Journal(tmp_path, ())
+    journal.add({"first": 2})
+    journal.sync()
+    journal.add({"first": 3})
+    journal.sync()
+    assert read_journal(tmp_path) == [{"first": 0, "why": "é"}, {"first": 2}, {"first": 3}]

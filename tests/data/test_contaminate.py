@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from momatch.data.contaminate import contaminate, hold_out_classes
 from momatch.data.dataset import UNLABELED, Dataset, Split
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 from momatch.data.splits import split_by_seed
 
 NAMES = ("ant", "bee", "cat", "dog")
@@ -77,10 +77,10 @@ def test_impossible_hold_outs_are_refused(classes, message):
 def test_held_out_classes_as_outliers():
     known, data = make_split()
     mixed = contaminate(data, known.unknown_train.images, fraction=0.2, seed=5, name="bees")
-    assert len(mixed.unlabeled_images) == 75
+    assert len(mixed.unlabeled) == 75
     assert int(mixed.truth.is_outlier.sum()) == 15
-    pool = shown(mixed.unlabeled_images)
-    assert pool[:60] == shown(data.unlabeled_images)
+    pool = shown(mixed.unlabeled)
+    assert pool[:60] == shown(data.unlabeled)
     assert all(row % 4 == 1 for row in pool[60:])
     assert len(set(pool)) == 75
     truth = mixed.truth
@@ -91,7 +91,7 @@ def test_held_out_classes_as_outliers():
     assert [shown(known.unknown_train.images)[row] for row in truth.row[60:]] == pool[60:]
     assert [shown(known.train.images)[row] for row in truth.row[:60]] == pool[:60]
     # What training sees of the labelled set is untouched.
-    assert mixed.labeled_images is data.labeled_images
+    assert mixed.labeled is data.labeled
     assert mixed.labels is data.labels
     assert mixed.class_names == ("ant", "cat", "dog")
 
@@ -99,16 +99,16 @@ def test_held_out_classes_as_outliers():
 def test_a_second_dataset_of_another_shape():
     _, data = make_split()
     mixed = contaminate(data, numbered(100, shape=(3, 8, 8)), fraction=0.5, seed=0)
-    assert mixed.unlabeled_images.image_shape == (1, 4, 4)
-    assert shown(mixed.unlabeled_images)[60:] == mixed.truth.row[60:].tolist()
+    assert mixed.unlabeled.shape == (1, 4, 4)
+    assert shown(mixed.unlabeled)[60:] == mixed.truth.row[60:].tolist()
 
 
 @given(fraction=st.floats(0, 0.9), pool_size=st.none() | st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_the_fraction_is_that_of_the_resulting_pool(fraction, pool_size, seed):
     _, data = make_split()
-    outliers = ImageRows([numbered(250)], torch.arange(250).repeat(3))
+    outliers = PixelRows([numbered(250)], torch.arange(250).repeat(3))
     mixed = contaminate(data, outliers, fraction=fraction, seed=seed, pool_size=pool_size)
-    n = len(mixed.unlabeled_images)
+    n = len(mixed.unlabeled)
     assert pool_size is None or n == pool_size
     assert abs(int(mixed.truth.is_outlier.sum()) - fraction * n) <= 1
     assert len(mixed.truth.labels) == len(mixed.truth.row) == len(mixed.truth.origin) == n
@@ -116,7 +116,7 @@ def test_the_fraction_is_that_of_the_resulting_pool(fraction, pool_size, seed):
     # The truth is about the very image at its position.
     kept = data.truth.row.tolist().index
     positions = [kept(row) for row in mixed.truth.row[inliers].tolist()]
-    assert shown(mixed.unlabeled_images)[: len(positions)] == [shown(data.unlabeled_images)[p] for p in positions]
+    assert shown(mixed.unlabeled)[: len(positions)] == [shown(data.unlabeled)[p] for p in positions]
     assert mixed.truth.labels[inliers].tolist() == data.truth.labels[positions].tolist()
     assert mixed.truth.row[inliers].unique().numel() == int(inliers.sum())
     assert mixed.truth.row[~inliers].unique().numel() == int((~inliers).sum())

@@ -6,8 +6,7 @@ import torch
 from PIL import Image
 
 from momatch.data import rows
-from momatch.data.conversion import convert_images
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 
 
 def random_images(n, *shape):
@@ -21,13 +20,13 @@ def smooth_images(n, *shape):
 
 
 def convert(images, *shape):
-    converted = convert_images(ImageRows([images]), shape)
+    converted = PixelRows([images]).converted(shape)
     return converted.gather(torch.arange(len(converted)))
 
 
 def test_images_of_the_right_shape_are_not_copied():
-    images = ImageRows([random_images(3, 3, 4, 4)])
-    assert convert_images(images, (3, 4, 4)) is images
+    images = PixelRows([random_images(3, 3, 4, 4)])
+    assert images.converted((3, 4, 4)) is images
 
 
 def test_gray_is_repeated():

@@ -8,8 +8,7 @@ import pytest
 
 from momatch.data import locate
 from momatch.data.catalog import KNOWN, Known, Layout, RemoteFile
-from momatch.data.download import check_md5, fetch
-from momatch.data.locate import find, obtain, unpack
+from momatch.data.locate import check_md5, fetch, find, obtain, unpack
 from momatch.data.report import DataError
 
 CONTENT = bytes(range(256)) * 4096

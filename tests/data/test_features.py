@@ -8,22 +8,21 @@ import pytest
 import torch
 
 from momatch.data.batches import BatchStream
-from momatch.data.conversion import convert_images
-from momatch.data.dataset import Split
-from momatch.data.feature_facts import MARKER, read_facts
+from momatch.data.dataset import Examples, Split
+from momatch.data.feature_spec import MARKER, read_feature_spec
+from momatch.data.features import write_archive
 from momatch.data.load import load_dataset
 from momatch.data.report import DataError
-from momatch.data.rows import Examples, ImageRows
+from momatch.data.rows import FeatureRows, PixelRows, Rows
 from momatch.data.statistics import channel_statistics
 from momatch.embedding import embed
-from momatch.embedding.archive import write_archive
 from tests.embedding.setting import small_options
 
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):
     """The content of a features file."""
-    path = embed(small_options(tmp_path_factory.mktemp("features"), limit=20, limit_test=5)).facts.path
+    path = embed(small_options(tmp_path_factory.mktemp("features"), limit=20, limit_test=5)).spec.path
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -45,8 +44,8 @@ def test_file_is_a_plain_npz_whose_members_are_aligned(members, tmp_path):
         assert archive["train_labels"].dtype == np.int64
     data = path.read_bytes()
     assert all(data.index(content) % 64 == 0 for content in members.values())
-    assert read_facts(path).num_views == 5
-    assert read_facts(tmp_path / "none.npz") is None
+    assert read_feature_spec(path).num_views == 5
+    assert read_feature_spec(tmp_path / "none.npz") is None
 
 
 def test_damaged_files_are_refused(members, tmp_path):
@@ -101,13 +100,15 @@ def test_options_without_meaning_and_plain_vectors_are_refused(members, tmp_path
 def test_rows_of_features_are_picked_like_images():
     features = torch.arange(6 * 3 * 2, dtype=torch.float16).view(6, 3, 2)
     pictures = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1).expand(6, 1, 2, 2)
-    examples = Examples.of(Split(features, torch.arange(6), pictures=pictures)).select(torch.tensor([4, 1]))
-    rows = examples.images.append(ImageRows([features[:1]], pictures=[pictures[:1]]))
+    examples = Examples.of(Split(FeatureRows([features], pictures=[pictures]), torch.arange(6))).select(
+        torch.tensor([4, 1])
+    )
+    rows = examples.rows.append(FeatureRows([features[:1]], pictures=[pictures[:1]]))
     assert torch.equal(rows.gather(torch.tensor([2, 0, 1])), features[[0, 4, 1]])
     assert torch.equal(rows.plain().gather(torch.arange(3)), features[[4, 1, 0], :1])
     assert rows.pictures.gather(torch.arange(3))[:, 0, 0, 0].tolist() == [4, 1, 0]
     assert rows.nbytes == 3 * 3 * 2 * 2
-    assert ImageRows([features]).pictures is None
+    assert FeatureRows([features]).pictures is None
     assert torch.equal(rows.to_device(torch.device("cpu")), features[[4, 1, 0]])
     labels = torch.arange(2)
     for budget in (None, 0):
@@ -121,19 +122,37 @@ def test_rows_of_features_are_picked_like_images():
             device_budget=budget,
         )
         batch = stream.batch(0)
-        assert batch.unlabeled_images.dtype == torch.float16
-        assert torch.equal(batch.unlabeled_images, rows.gather(batch.unlabeled_indices))
+        assert batch.unlabeled.dtype == torch.float16
+        assert torch.equal(batch.unlabeled, rows.gather(batch.unlabeled_indices))
 
 
 def test_features_are_not_taken_for_images(unchecked):
     features = torch.zeros(2, 3, 4)
-    with pytest.raises(ValueError, match="got features, expected pixels"):
-        channel_statistics(ImageRows([features]))
-    with pytest.raises(ValueError, match=r"got \(V, F\) = \(3, 4\), expected pixels"):
-        convert_images(ImageRows([features]), (1, 8, 8))
-    with pytest.raises(ValueError, match=r"got torch.float16 after torch.float32"):
-        ImageRows([features, features.half()])
-    with pytest.raises(ValueError, match=r"expected uint8 \(N, C, H, W\), or floating \(N, V, F\)"):
-        Split(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+    labels = torch.zeros(2, dtype=torch.int64)
+    rows, pixels = FeatureRows([features]), PixelRows([torch.zeros(2, 1, 8, 8, dtype=torch.uint8)])
+    with pytest.raises(ValueError, match="got features: 3 views of 4, float32; expected pixels"):
+        channel_statistics(rows)
+    with pytest.raises(ValueError, match=r"got features \(V, F\) = \(3, 4\) to go with rows of shape \(1, 8, 8\)"):
+        rows.like(pixels)
+    with pytest.raises(ValueError, match="got images to go with features"):
+        pixels.like(rows)
+    with pytest.raises(ValueError, match=r"got torch.float16 rows of shape \(3, 4\), expected torch.float32"):
+        FeatureRows([features, features.half()])
+    with pytest.raises(
+        ValueError, match=r"expected raw pixels, torch.uint8 \(N, C, H, W\), or features, floating \(N, V, F\)"
+    ):
+        Split(torch.zeros(2, 3), labels)
     with pytest.raises(ValueError, match="pictures: got 1, expected one for each of 2 rows"):
-        Split(features, torch.zeros(2, dtype=torch.int64), pictures=torch.zeros(1, 1, 2, 2, dtype=torch.uint8))
+        FeatureRows([features], pictures=[torch.zeros(1, 1, 2, 2, dtype=torch.uint8)])
+    for labeled in (Split(features, labels), Examples(rows, labels)):
+        with pytest.raises(ValueError, match="images: got features: 3 views of 4, float32; expected images"):
+            _ = labeled.images
+
+
+def test_each_kind_knows_what_a_model_takes():
+    features = FeatureRows([torch.zeros(2, 3, 4)])
+    pixels = PixelRows([torch.zeros(2, 1, 8, 8, dtype=torch.uint8)])
+    assert features.for_model((3, 16, 16)) is features
+    assert pixels.for_model((3, 16, 16)).shape == (3, 16, 16)
+    assert isinstance(Rows.of(torch.zeros(2, 3, 4)), FeatureRows)
+    assert isinstance(Rows.of(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)), PixelRows)

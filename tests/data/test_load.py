@@ -3,9 +3,8 @@ import torch
 
 from momatch.data.catalog import KNOWN
 from momatch.data.load import BY_NAME, load_dataset, load_with_report
-from momatch.data.options import LoadOptions
-from momatch.data.places import cache_root, data_root
-from momatch.data.report import DataError
+from momatch.data.locate import cache_root, data_root
+from momatch.data.report import DataError, LoadOptions
 
 
 def test_names_are_those_of_the_catalog():

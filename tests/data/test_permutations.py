@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from momatch.data.permutations import Purpose, bit_stream, check_seed, permutations
+from momatch.data.sampling import Purpose, bit_stream, check_seed, permutations
 
 
 def test_values_are_frozen():

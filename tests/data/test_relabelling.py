@@ -9,8 +9,7 @@ import torch
 from momatch import load_dataset
 from momatch.data.load import load_with_report
 from momatch.data.locate import find
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, DataWarning
+from momatch.data.report import DataError, DataWarning, LoadOptions
 from momatch.data.sources.torch_dataset import from_torch_dataset
 from momatch.data.statistics import normalization
 
@@ -167,7 +166,7 @@ def test_a_folder_called_like_a_known_dataset_has_its_own_statistics(tmp_path, s
     for k, name in enumerate(("cat", "dog")):
         save_image(tmp_path / f"cifar10/{name}/a.png", value=100 * k)
     dataset, _ = load_with_report(tmp_path / "cifar10", None, LoadOptions(progress=False))
-    from momatch.data.rows import ImageRows
+    from momatch.data.rows import PixelRows
 
-    mean, _ = normalization(dataset.name, ImageRows([dataset.train.images]))
+    mean, _ = normalization(dataset.name, PixelRows([dataset.train.images]))
     assert mean[0] == pytest.approx(50 / 255)

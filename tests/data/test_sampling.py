@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from momatch.data import sampling
-from momatch.data.permutations import Purpose
-from momatch.data.sampling import EpochSampler
+from momatch.data.sampling import EpochSampler, Purpose
 
 CPU = torch.device("cpu")
 

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momatch.data.dataset import UNLABELED, Split
-from momatch.data.permutations import Purpose, bit_stream
-from momatch.data.rows import Examples
+from momatch.data.dataset import UNLABELED, Examples, Split
+from momatch.data.sampling import Purpose, bit_stream
 from momatch.data.splits import (
     hold_out_pool,
     select_labeled,
@@ -71,9 +70,9 @@ def test_any_split_is_consistent(labels, labels_per_class, seed, labeled_in_pool
     assert data.labels.tolist() == [k for k in range(3) for _ in range(labels_per_class)]
     assert len(set(rows)) == len(rows)
     assert [labels[row] for row in rows] == data.labels.tolist()
-    assert shown(data.labeled_images) == rows
+    assert shown(data.labeled) == rows
     pool = [row for row in range(len(labels)) if labeled_in_pool or row not in rows]
-    assert shown(data.unlabeled_images) == pool
+    assert shown(data.unlabeled) == pool
     assert data.truth.labels.tolist() == [labels[row] for row in pool]
     assert data.truth.row.tolist() == pool
     assert not data.truth.is_outlier.any()
@@ -105,8 +104,8 @@ def test_every_member_of_a_class_is_drawn_equally_often():
 def test_explicit_rows_are_taken_as_given():
     data = split_by_rows(make_examples([0, 1, 1, 0, -1, 1]), names(2), [5, 0, 2], labeled_in_pool=False)
     assert data.labels.tolist() == [1, 0, 1]
-    assert shown(data.labeled_images) == [5, 0, 2]
-    assert shown(data.unlabeled_images) == [1, 3, 4]
+    assert shown(data.labeled) == [5, 0, 2]
+    assert shown(data.unlabeled) == [1, 3, 4]
     assert data.truth.labels.tolist() == [1, 0, UNLABELED]
 
 
@@ -161,9 +160,9 @@ def test_labels_beyond_the_classes_are_refused():
 
 def test_labels_as_they_are():
     data = split_as_labeled(make_examples([0, -1, 1, -1, 1]), names(2), labeled_in_pool=False)
-    assert shown(data.labeled_images) == [0, 2, 4]
+    assert shown(data.labeled) == [0, 2, 4]
     assert data.labels.tolist() == [0, 1, 1]
-    assert shown(data.unlabeled_images) == [1, 3]
+    assert shown(data.unlabeled) == [1, 3]
     with pytest.raises(ValueError, match="rows: got none of class 'class 2'"):
         split_as_labeled(make_examples([0, -1, 1]), names(3))
 
@@ -175,7 +174,7 @@ def test_labelled_files_by_name():
     data = split_by_files(split, ["cat", "dog"], ["dog/b.png", "cat/a.png"], labeled_in_pool=False)
     assert data.labeled_rows.tolist() == [3, 0]
     assert data.labels.tolist() == [1, 0]
-    assert shown(data.unlabeled_images) == [1, 2]
+    assert shown(data.unlabeled) == [1, 2]
     with pytest.raises(ValueError, match=r"files: got 'cat/c.png', expected names such as 'cat/a.png'"):
         split_by_files(split, ["cat", "dog"], ["cat/c.png"])
     with pytest.raises(ValueError, match="split: got images without file names"):
@@ -190,11 +189,11 @@ def test_what_is_held_out_of_the_pool_is_in_neither_set(labeled_in_pool):
         make_examples([0, 1] * 20), names(2), labels_per_class=3, seed=5, labeled_in_pool=labeled_in_pool
     )
     smaller, images = hold_out_pool(data, fraction=0.25, seed=5)
-    out, pool, labeled = set(shown(images)), set(shown(smaller.unlabeled_images)), set(shown(smaller.labeled_images))
-    assert len(out) == round(0.25 * len(data.unlabeled_images))
+    out, pool, labeled = set(shown(images)), set(shown(smaller.unlabeled)), set(shown(smaller.labeled))
+    assert len(out) == round(0.25 * len(data.unlabeled))
     assert not out & (pool | labeled)
-    assert out | pool == set(shown(data.unlabeled_images))
-    assert smaller.truth.row.tolist() == shown(smaller.unlabeled_images)
+    assert out | pool == set(shown(data.unlabeled))
+    assert smaller.truth.row.tolist() == shown(smaller.unlabeled)
     assert smaller.truth.labels.tolist() == [row % 2 for row in smaller.truth.row.tolist()]
     again, other = (set(shown(hold_out_pool(data, fraction=0.25, seed=seed)[1])) for seed in (5, 6))
     assert out == again != other
@@ -204,4 +203,4 @@ def test_shown_labels_are_never_held_out():
     data = split_as_labeled(make_examples([0, 1, 0, 1, -1]), names(2))
     smaller, images = hold_out_pool(data, fraction=0.9, seed=0)
     assert shown(images) == [4]
-    assert shown(smaller.unlabeled_images) == [0, 1, 2, 3]
+    assert shown(smaller.unlabeled) == [0, 1, 2, 3]

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError
+from momatch.data.report import DataError, LoadOptions
 from momatch.data.sources.svhn import load_svhn, read_mat
 
 

@@ -17,10 +17,10 @@ from safetensors.torch import load
 
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.console.signals import Interrupted
-from momatch.data.dataset import is_features
 from momatch.data.features import backbone_weights
 from momatch.data.load import load_dataset
-from momatch.data.subset import draw_subset
+from momatch.data.rows import FeatureRows
+from momatch.data.sampling import draw_subset
 from momatch.embedding import embed
 from momatch.models.normalize import Normalize
 from tests.embedding.setting import Corners, F, small_options
@@ -35,10 +35,10 @@ def test_views_are_those_of_seed_view_and_image_whatever_the_batch_and_the_limit
     facts = features.features
     rows = draw_subset(images.train.labels, 50, seed=3)
     assert (embedded.train, embedded.train_of, embedded.test, embedded.passed) == (50, 160, 7, 50 * 5 + 7)
-    assert features.train.images.shape == (50, 5, F)
-    assert features.train.images.dtype == torch.float16
+    assert features.train.features.shape == (50, 5, F)
+    assert features.train.features.dtype == torch.float16
     assert torch.equal(features.train.labels, images.train.labels[rows])
-    assert torch.equal(features.train.pictures, images.train.images[rows])
+    assert torch.equal(features.train.rows.pictures.gather(torch.arange(len(rows))), images.train.images[rows])
     network = Corners()
     network.load_state_dict(backbone_weights(facts))
     normalize = Normalize(*facts.normalization)
@@ -54,18 +54,18 @@ def test_views_are_those_of_seed_view_and_image_whatever_the_batch_and_the_limit
     for place in (0, 8, 9, 49):
         for number, (view, step) in enumerate(views):
             wanted = expected(view, int(rows[place]), step)
-            torch.testing.assert_close(features.train.images[place, number].float(), wanted, atol=1e-3, rtol=0)
+            torch.testing.assert_close(features.train.features[place, number].float(), wanted, atol=1e-3, rtol=0)
     with torch.no_grad():
         plain = network(normalize(images.test.images[draw_subset(images.test.labels, 7, seed=3)]))
-    torch.testing.assert_close(features.test.images[:, 0].float(), plain, atol=1e-3, rtol=0)
+    torch.testing.assert_close(features.test.features[:, 0].float(), plain, atol=1e-3, rtol=0)
 
 
 def test_features_are_mapped_from_the_file_and_not_read(tmp_path):
     options = small_options(tmp_path)
     embed(options)
     dataset = load_dataset(options.out)
-    features = dataset.train.images
-    assert is_features(features)
+    features = dataset.train.features
+    assert isinstance(dataset.train.rows, FeatureRows)
     assert features.data_ptr() % 64 == 0
     # A byte that changes in the file changes in the tensor: there is no copy.
     with np.load(options.out) as archive:
@@ -122,8 +122,8 @@ def test_killed_embedding_goes_on_where_it_was(tmp_path):
     assert not part.exists()
     # The weights are random, and yet those of the first process; the seed makes the views.
     resumed, other = (load_dataset(path) for path in (options.out, whole.out))
-    assert torch.equal(resumed.train.images, other.train.images)
-    assert torch.equal(resumed.test.images, other.test.images)
+    assert torch.equal(resumed.train.features, other.train.features)
+    assert torch.equal(resumed.test.features, other.test.features)
 
 
 def interrupted_after(monkeypatch, batches, action):
@@ -178,7 +178,7 @@ def test_embedding_without_a_row_begins_anew_with_the_weights_of_now(tmp_path, m
     # Another command is no other embedding either, where none was begun.
     embedded = embed(replace(options, weak_views=1))
     assert embedded.resumed == 0
-    assert any(bool(value.any()) for value in backbone_weights(embedded.facts).values())
+    assert any(bool(value.any()) for value in backbone_weights(embedded.spec).values())
 
 
 def changed(network, factor):
@@ -199,7 +199,7 @@ def test_goes_on_with_the_weights_it_was_begun_with_and_says_so(tmp_path, monkey
     with pytest.warns(UserWarning, match=r"going on with the weights it was begun with; delete .*features.npz.part"):
         embedded = embed(options)
     assert embedded.resumed == 640
-    assert all(torch.equal(value, stored[name]) for name, value in backbone_weights(embedded.facts).items())
+    assert all(torch.equal(value, stored[name]) for name, value in backbone_weights(embedded.spec).items())
 
 
 def test_second_process_is_refused_and_takes_nothing_away(tmp_path, monkeypatch):
@@ -231,7 +231,7 @@ def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
     # At the end, while the file is put together.
     with monkeypatch.context() as patch:
         patch.setattr(
-            "momatch.embedding.dataset.write_archive", lambda path, members: (_ for _ in ()).throw(no_space())
+            "momatch.embedding.embedding.write_archive", lambda path, members: (_ for _ in ()).throw(no_space())
         )
         with pytest.raises(OSError, match=r"what is done is kept"):
             embed(options)
@@ -255,7 +255,7 @@ def test_overwriting_replaces_the_file_and_only_at_the_end(tmp_path, monkeypatch
             embed(again)
     assert options.out.read_bytes() == before
     embed(again)
-    assert load_dataset(options.out).train.images.shape == (160, 3, F)
+    assert load_dataset(options.out).train.features.shape == (160, 3, F)
 
 
 @pytest.mark.parametrize(
@@ -285,16 +285,16 @@ def test_features_that_overflow_and_features_of_features_are_refused(tmp_path, m
     other = tmp_path / "other"
     other.mkdir()
     done = embed(small_options(other))
-    with pytest.raises(ValueError, match=r"expected images: they went through a backbone before"):
-        embed(small_options(tmp_path, dataset=str(done.facts.path), out=tmp_path / "twice.npz"))
+    with pytest.raises(ValueError, match=r"expected images: a backbone made features of them before"):
+        embed(small_options(tmp_path, dataset=str(done.spec.path), out=tmp_path / "twice.npz"))
 
 
 @pytest.mark.slow
 def test_pretrained_network(tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch")
     embedded = embed(small_options(tmp_path, backbone="efficientnet-lite0", limit=3, limit_test=2, weak_views=0))
-    dataset = load_dataset(embedded.facts.path)
-    assert dataset.train.images.shape == (3, 3, 1280)
+    dataset = load_dataset(embedded.spec.path)
+    assert dataset.train.features.shape == (3, 3, 1280)
     from momatch.models.backbones import build_backbone
 
     network = build_backbone("efficientnet-lite0", 1).eval()
@@ -302,4 +302,4 @@ def test_pretrained_network(tmp_path):
     images = load_dataset(tmp_path / "corners.npz").train.images[rows]
     with torch.no_grad():
         wanted = network(Normalize(*network.normalization)(images))
-    torch.testing.assert_close(dataset.train.images[:, 0].float(), wanted, atol=5e-3, rtol=1e-3)
+    torch.testing.assert_close(dataset.train.features[:, 0].float(), wanted, atol=5e-3, rtol=1e-3)

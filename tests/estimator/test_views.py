@@ -91,11 +91,11 @@ def test_batches_hold_rows_with_their_labels():
     for step in range(3):
         batch = next(batches)
         assert batch.step == step
-        assert batch.labels.tolist() == samples.codes[batch.labeled_images].tolist()
+        assert batch.labels.tolist() == samples.codes[batch.labeled].tolist()
         assert batch.labels.min() >= 0
-        assert batch.unlabeled_images.tolist() == [0, 1, 2, 3, 4, 5]
+        assert batch.unlabeled.tolist() == [0, 1, 2, 3, 4, 5]
     supervised = next(weighted_batches(samples, labeled_batch_size=2, unlabeled_batch_size=0, seed=0))
-    assert supervised.unlabeled_images.shape == (0,)
+    assert supervised.unlabeled.shape == (0,)
 
 
 def test_draws_are_in_proportion_to_the_weights():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from momatch import AAGMM, Classifier, KMeans, Linear, Normalize, OutlierDetector
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 from momatch.evaluation.evaluate import (
     Outputs,
     confident_samples,
@@ -55,7 +55,7 @@ def test_rows_of_a_memory_mapped_file(tmp_path):
     mapped = torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="r+"))
     classifier = make_classifier()
     expected = run_classifier(classifier, images[rows])
-    got = run_classifier(classifier, ImageRows([mapped], rows), batch_size=3)
+    got = run_classifier(classifier, PixelRows([mapped], rows), batch_size=3)
     torch.testing.assert_close(got.log_joint, expected.log_joint)
     torch.testing.assert_close(got.z, expected.z)
 

@@ -176,7 +176,7 @@ def test_few_dimensions(tmp_path, settings):
 def test_a_run_without_test_images_still_shows_its_pool(tmp_path):
     run = train(tmp_path, dataset=str(write_dataset(tmp_path / "no-test.npz", test=0)), steps=10)
     report = collect(run)
-    assert report.points.reason == "There are no test images; train with test_fraction to hold some out."
+    assert report.points.reason.startswith("There is nothing to evaluate on: the dataset has no test images")
     assert report.evaluation == report.mistakes == report.points
     assert len(report.outlying) == 40
     assert report.problems == ()
@@ -234,8 +234,8 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path):
 def test_the_dataset_is_gone(trained_run, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(trained_run.parent, folder)
-    text = (folder / "run" / "config.json").read_text()
-    (folder / "run" / "config.json").write_text(text.replace(str(trained_run.parent), str(tmp_path / "nowhere")))
+    text = (folder / "run" / "data.json").read_text()
+    (folder / "run" / "data.json").write_text(text.replace(str(trained_run.parent), str(tmp_path / "nowhere")))
     report = collect(folder / "run")
     assert isinstance(report, RunReport)
     assert len(report.problems) == 1
@@ -264,9 +264,9 @@ def test_a_known_dataset_that_is_gone_is_not_downloaded(run_copy, tmp_path, monk
         raise AssertionError("network")
 
     monkeypatch.setattr("requests.get", refuse)
-    config = run_copy / "config.json"
     old = Run.load(run_copy).config.dataset
-    config.write_text(config.read_text().replace(old, "mnist"))
+    for name in ("config.json", "data.json"):
+        (run_copy / name).write_text((run_copy / name).read_text().replace(old, "mnist"))
     report = collect(run_copy, data_dir=str(tmp_path / "empty"))
     (problem,) = report.problems
     assert problem.startswith(f"The dataset cannot be loaded: mnist is not in {tmp_path / 'empty'}; download it with ")
@@ -274,13 +274,12 @@ def test_a_known_dataset_that_is_gone_is_not_downloaded(run_copy, tmp_path, monk
 
 
 def test_a_dataset_with_other_classes_is_not_judged(run_copy, tmp_path):
-    config = run_copy / "config.json"
+    record = run_copy / "data.json"
     path = write_dataset(tmp_path / "three.npz", classes=3)
-    config.write_text(config.read_text().replace(Run.load(run_copy).config.dataset, str(path)))
+    record.write_text(record.read_text().replace(Run.load(run_copy).config.dataset, str(path)))
     report = collect(run_copy)
-    assert report.problems == (
-        f"The classes of {str(path)!r} differ from those of the model; restore the dataset of the training.",
-    )
+    (problem,) = report.problems
+    assert problem.startswith(f"The dataset cannot be loaded: {path}: got data that differ from those that the run in ")
     assert report.class_names == NAMES
     assert not [part for part in PARTS if not isinstance(getattr(report, part), Missing)]
 

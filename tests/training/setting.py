@@ -74,10 +74,10 @@ def small_batch(step: int = 0, *, device: str = "cpu", b: int = 4, u: int = 8) -
 
     return Batch(
         step=step,
-        labeled_images=images(b),
+        labeled=images(b),
         labels=(torch.arange(b) % K).to(device),
         labeled_indices=torch.arange(b).to(device),
-        unlabeled_images=images(u),
+        unlabeled=images(u),
         unlabeled_indices=torch.randperm(POOL, generator=generator)[:u].to(device),
     )
 

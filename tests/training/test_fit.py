@@ -13,7 +13,7 @@ from momatch.config import TrainConfig
 from momatch.console.signals import StopSignals
 from momatch.data.dataset import Dataset, Split
 from momatch.data.load import load_dataset
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 from momatch.data.splits import PoolTruth, SemiSupervised
 from momatch.inference.evaluate import evaluate_run
 from momatch.storage.checkpoint import FOLDER, load_newest
@@ -375,7 +375,7 @@ def test_pool_truth_tells_outliers_from_what_is_not_known():
         row=torch.tensor([0, 1, 3, 3]),
         origin_names=("train", "others"),
     )
-    images = ImageRows([torch.zeros(4, 1, 2, 2, dtype=torch.uint8)])
+    images = PixelRows([torch.zeros(4, 1, 2, 2, dtype=torch.uint8)])
     # The last image of the pool is the one whose label is shown.
     data = SemiSupervised(
         tuple("abcd"), images.select(torch.tensor([3])), torch.tensor([2]), torch.tensor([3]), images, truth

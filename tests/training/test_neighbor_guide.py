@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from momatch.data.rows import Examples, ImageRows
+from momatch.data.dataset import Examples
+from momatch.data.rows import FeatureRows
 from momatch.data.splits import split_by_rows
 from momatch.embedding import embed
 from momatch.training import guide
@@ -31,7 +32,7 @@ def clusters(n=60, F=200, *, views=3):
 @pytest.mark.parametrize("labeled_in_pool", [True, False])
 def test_labels_reach_their_own_cluster(labeled_in_pool):
     features, labels = clusters()
-    examples = Examples(ImageRows([features]), labels)
+    examples = Examples(FeatureRows([features]), labels)
     data = split_by_rows(examples, ["a", "b", "c"], [0, 1, 2], labeled_in_pool=labeled_in_pool)
     found = neighbor_guide(data, weak_views=1, neighbors=4)
     assert found.shape == (60 if labeled_in_pool else 57, 3)

@@ -213,8 +213,8 @@ class Reference:
     def __call__(self, batch, lr):
         """Train on `batch`; returns its loss and utilisation."""
         draws = {"seed": self.config.seed, "step": batch.step}
-        labeled = self.views.weak(batch.labeled_images, view=2, **draws)
-        weak, strong = (view(batch.unlabeled_images, **draws) for view in (self.views.weak, self.views.strong))
+        labeled = self.views.weak(batch.labeled, view=2, **draws)
+        weak, strong = (view(batch.unlabeled, **draws) for view in (self.views.weak, self.views.strong))
         columns = (labeled, batch.labels, weak, strong, batch.unlabeled_indices)
         n = self.config.accumulate
         parts = [self.loss(*(column[part::n] for column in columns)) for part in range(n)]
@@ -267,7 +267,7 @@ def test_steps_are_those_of_the_naive_reference(name):
 def test_setting_tells_views_and_classes_apart(head):
     step = small_step(with_settings(head=head, moment_order=0))
     for number in range(STEPS):
-        images = small_batch(number).unlabeled_images
+        images = small_batch(number).unlabeled
         views = [view(images, seed=0, step=number) for view in (step.weak, step.strong)]
         weak, strong = (log_posterior(step.classifier(view)).exp() for view in views)
         assert len(weak.argmax(1).unique()) >= 2

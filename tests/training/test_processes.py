@@ -67,7 +67,7 @@ def trained(settings, processes=ALONE):
 def own_part(batch, processes):
     part = {
         name: processes.own_part(getattr(batch, name))
-        for name in ("labeled_images", "labels", "labeled_indices", "unlabeled_images", "unlabeled_indices")
+        for name in ("labeled", "labels", "labeled_indices", "unlabeled", "unlabeled_indices")
     }
     b, u = len(part["labels"]), len(part["unlabeled_indices"])
     return replace(batch, **part, labeled_offset=processes.rank * b, unlabeled_offset=processes.rank * u)

@@ -107,9 +107,9 @@ def test_loss_is_that_of_the_formula():
     config = with_settings(clip_norm=0.0, momentum=0.0, weight_decay=0.0, lr=1.0)
     step = small_step(config)
     batch = small_batch()
-    labeled = step.weak(batch.labeled_images, seed=0, step=0, view=2)
-    weak = step.weak(batch.unlabeled_images, seed=0, step=0)
-    strong = step.strong(batch.unlabeled_images, seed=0, step=0)
+    labeled = step.weak(batch.labeled, seed=0, step=0, view=2)
+    weak = step.weak(batch.unlabeled, seed=0, step=0)
+    strong = step.strong(batch.unlabeled, seed=0, step=0)
     model = copy.deepcopy(step.classifier).double()
     z = [model.embed(model.preprocess(images)) for images in (labeled, weak, strong)]
     pseudo = model.head(z[1]).argmax(-1)
@@ -294,7 +294,7 @@ def test_metrics_are_those_of_the_batch():
     step = small_step(with_settings(policy="fixmatch", cutoff=0.0))
     batch = small_batch()
     with torch.no_grad():
-        weak = step.weak(batch.unlabeled_images, seed=0, step=0)
+        weak = step.weak(batch.unlabeled, seed=0, step=0)
         predicted = log_posterior(step.classifier(weak)).argmax(-1)
     right = (predicted == batch.unlabeled_indices % K).float().mean()
     step(batch, lr=0.05, progress=0.0)

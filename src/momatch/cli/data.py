@@ -68,8 +68,7 @@ def main(argv: Sequence[str]) -> int:
 def list_datasets(data_dir: Path | None, cache_dir: Path | None) -> int:
     """Print the known datasets and what is present."""
     from momatch.data.catalog import KNOWN
-    from momatch.data.locate import find
-    from momatch.data.places import cache_root, data_root
+    from momatch.data.locate import cache_root, data_root, find
 
     root = data_root(data_dir)
     print(f"data directory: {root}\n")
@@ -96,7 +95,7 @@ def list_datasets(data_dir: Path | None, cache_dir: Path | None) -> int:
 def inspect(arguments: argparse.Namespace) -> int:
     """Load one dataset and print what is in it."""
     from momatch.data.load import load_with_report
-    from momatch.data.options import LoadOptions
+    from momatch.data.report import DataError, LoadOptions
 
     given = vars(arguments)
     own = {"dataset", "data_dir", "contact_sheet"}
@@ -105,30 +104,29 @@ def inspect(arguments: argparse.Namespace) -> int:
         options["unlabeled_folders"] = tuple(options["unlabeled_folders"])
     if arguments.contact_sheet is not None and arguments.contact_sheet.suffix.lower() != ".png":
         raise ValueError(f"--contact-sheet: got {arguments.contact_sheet}, expected a name that ends in .png")
-    dataset, report = load_with_report(arguments.dataset, arguments.data_dir, LoadOptions(**options))
+    try:
+        dataset, report = load_with_report(arguments.dataset, arguments.data_dir, LoadOptions(**options))
+    except DataError as error:
+        raise error.renamed({key: "--" + key.replace("_", "-") for key in given}) from error
     for line in describe(dataset, report):
         print(line)
     for warning in report.warnings:
         print(f"momatch data: warning: {warning}", file=sys.stderr)
     if arguments.contact_sheet is not None:
         from momatch.data.contact_sheet import save_contact_sheet
-        from momatch.data.dataset import Split
 
-        shown = dataset.train
-        if shown.pictures is not None:
-            shown = Split(shown.pictures, shown.labels)
-        save_contact_sheet(shown, dataset.class_names, arguments.contact_sheet)
+        save_contact_sheet(dataset.train, dataset.class_names, arguments.contact_sheet)
         print(f"contact sheet: {arguments.contact_sheet}")
     return 0
 
 
 def describe(dataset: "Dataset", report: "LoadReport") -> list[str]:
     """The lines that describe a dataset."""
-    sizes = [split.images.nbytes for split in (dataset.train, dataset.test) if split is not None]
+    size = sum(split.rows.nbytes for split in dataset.splits.values())
     kept = f"memory-mapped from {report.cache}" if report.cache else "in memory"
     lines = [
         f"{dataset.name}: {report.source}",
-        f"{_kind(dataset)}; {sum(sizes) / 1e6:,.1f} MB, {kept}",
+        f"{dataset.train.rows.describe()}; {size / 1e6:,.1f} MB, {kept}",
         f"train: {len(dataset.train):,} ({_unlabeled(dataset.train):,} unlabelled)",
         f"test: {len(dataset.test):,}" if dataset.test is not None else "test: none",
         f"skipped: {len(report.skipped)}; ignored (no images): {report.ignored}",
@@ -140,14 +138,6 @@ def describe(dataset: "Dataset", report: "LoadReport") -> list[str]:
     train, test = _counts(dataset.train, dataset.num_classes), _counts(dataset.test, dataset.num_classes)
     lines += [f"{name:32} {train[k]:>8,} {test[k]:>8,}" for k, name in enumerate(dataset.class_names)]
     return lines
-
-
-def _kind(dataset: "Dataset") -> str:
-    if dataset.features is not None:
-        _, views, features = dataset.train.images.shape
-        return f"features: {views} views of {features}, {dataset.train.images.dtype}".replace("torch.", "")
-    _, channels, height, width = dataset.train.images.shape
-    return f"images: {width}x{height}, {'gray' if channels == 1 else 'colour'}, uint8"
 
 
 def _unlabeled(split: "Split") -> int:

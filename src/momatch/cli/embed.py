@@ -87,18 +87,18 @@ def main(argv: Sequence[str]) -> int:
 
 def summary(embedded: "Embedded") -> Iterator[str]:
     """The lines that say what was made, how long it took and what comes next."""
-    facts = embedded.facts
+    spec = embedded.spec
     part = f" of {embedded.train_of:,}" if embedded.train < embedded.train_of else ""
     yield (
-        f"{facts.path}: {embedded.train:,}{part} training images of {facts.dataset} in {facts.num_views} views (1 plain, "
-        f"{facts.weak_views} weak, {facts.strong_views} strong), {embedded.test:,} test images"
+        f"{spec.path}: {embedded.train:,}{part} training images of {spec.dataset} in {spec.num_views} views (1 plain, "
+        f"{spec.weak_views} weak, {spec.strong_views} strong), {embedded.test:,} test images"
     )
-    yield f"{facts.num_features} features each, by {facts.backbone}; {embedded.size / 1e6:,.1f} MB"
+    yield f"{spec.num_features} features each, by {spec.backbone}; {embedded.size / 1e6:,.1f} MB"
     before = f", {embedded.resumed:,} were done before" if embedded.resumed else ""
     speed = embedded.passed / max(embedded.seconds, 1e-9)
     yield f"{embedded.passed:,} images through the network in {embedded.seconds:,.1f} s ({speed:,.0f} a second){before}"
     yield ""
     # Where images without labels are the dataset's own, the few labels that there are should all be shown.
     shown = 0 if embedded.unlabeled else 4
-    trust = " --trust-code" if ":" in facts.backbone else ""
-    yield f"Next: momatch train --dataset {shlex.quote(str(facts.path))} --labels-per-class {shown}{trust}"
+    trust = " --trust-code" if ":" in spec.backbone else ""
+    yield f"Next: momatch train --dataset {shlex.quote(str(spec.path))} --labels-per-class {shown}{trust}"

@@ -4,27 +4,30 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from momatch.cli.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
-from momatch.config.layers import Layer, combine, combine_resumed, preset_layer, read_config_file
-from momatch.config.presets import PRESETS
+from momatch.config.layers import Layer, combine_resumed, merged, preset_layer, read_config_file
 from momatch.console.durations import format_duration
 from momatch.console.signals import speaks
-from momatch.data.feature_facts import read_facts
 from momatch.storage.run_config import is_run
-
-#: Where settings come from that nobody named: the preset that a features file brings.
-FEATURES = "preset 'features' (taken for a features file)"
+from momatch.training.resolve import FEATURES_PRESET, resolve_layers
 
 
 def main(argv: Sequence[str]) -> int:
     """Run ``momatch train``; returns the exit code."""
-    flags = parse_flags(argv)
+    try:
+        flags = parse_flags(argv)
+    except SystemExit as error:
+        if error.code == 2 and (word := _stray_word(argv)) is not None:
+            print(f"momatch train: did you mean --dataset {shlex.quote(word)}?", file=sys.stderr)
+        raise
     config = resolve(flags)
-    if speaks() and FEATURES in (layer.source for layer in _layers(flags)[0]):
+    named = config.resume or "preset_name" in merged(_layers(flags))
+    if speaks() and config.preset_name == FEATURES_PRESET and not named:
         print(
             f"{config.dataset} holds features: settings of the preset 'features' (--preset names others)",
             file=sys.stderr,
@@ -62,14 +65,25 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _stray_word(argv: Sequence[str]) -> str | None:
+    """The first word that is neither a flag nor a flag's value: other commands take their dataset like that."""
+    switches = {f"--{field.name.replace('_', '-')}" for field in fields(TrainConfig) if field.type is bool}
+    switches |= {flag.replace("--", "--no-", 1) for flag in switches} | {"--print-config", "--trust-code"}
+    for before, word in zip(["", *argv], argv, strict=False):
+        takes_value = before.startswith("-") and "=" not in before and before not in switches
+        if not word.startswith("-") and not takes_value:
+            return word
+    return None
+
+
 def resolve(flags: Flags) -> TrainConfig:
     """The settings that the run will have.
 
     Raises:
         ValueError: if a setting is unknown, of the wrong type or out of range, or not that of the run to be resumed.
     """
-    layers, fixed = _layers(flags)
-    config = combine(layers, fixed)
+    layers = _layers(flags)
+    config = resolve_layers(layers)
     if not config.resume:
         return config
     assert config.run_dir is not None, "combine resolves it"
@@ -81,22 +95,16 @@ def resolve(flags: Flags) -> TrainConfig:
         )
     from momatch.training.run import Run
 
-    return combine_resumed(layers, Run.load(config.run_dir).config)
+    return combine_resumed(layers, config, Run.load(config.run_dir).config)
 
 
-def _layers(flags: Flags) -> tuple[list[Layer], Layer | None]:
-    """Where settings come from, and what a features file has decided; it brings a preset of its own if none is named."""
+def _layers(flags: Flags) -> list[Layer]:
+    """Where settings come from, the weakest first: preset, config file, flags."""
     values = {} if flags.config is None else read_config_file(flags.config)
-    preset = values.pop("preset", None) if flags.preset is None else flags.preset
+    of_file = values.pop("preset", None)
+    preset = of_file if flags.preset is None else flags.preset
     layers = [] if preset is None else [preset_layer(str(preset))]
-    layers += [Layer(values, str(flags.config)), Layer(flags.settings)]
-    given = {key: value for layer in layers for key, value in layer.values.items()}
-    facts = read_facts(given["dataset"]) if isinstance(given.get("dataset"), str) else None
-    if facts is None:
-        return layers, None
-    if preset is None and not given.get("resume"):
-        layers.insert(0, Layer(PRESETS["features"], FEATURES))
-    return layers, Layer(facts.settings, str(facts.path))
+    return [*layers, Layer(values, str(flags.config)), Layer(flags.settings)]
 
 
 def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
@@ -121,7 +129,7 @@ def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
     for name, value in shown:
         yield f"{name:{width}}  {value:>9}"
     if result.get("test_accuracy") is None:
-        yield "no test accuracy: the dataset has no test images; --test-fraction holds some out"
+        yield f"no test accuracy: {result.get('test_accuracy_note')}"
     yield ""
 
 

@@ -1,9 +1,8 @@
-"""Settings from several places made one config: defaults < preset < file < flags; for a resumed run the stored config is below.
+"""Settings from several places made one config: defaults < preset < file < flags; a resumed run keeps its stored settings.
 
 Plain Python, as `momatch.config`. A layer holds only what was given, so a flag that equals its default still beats a file.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.config.presets import PRESETS
+from momatch.config.presets import preset_settings
 
 
 class FlagError(ValueError):
@@ -79,29 +78,29 @@ def combine(layers: Sequence[Layer], fixed: Layer | None = None) -> TrainConfig:
         if unknown:
             TrainConfig.from_dict(unknown, source=layer.source or "flags")
     try:
-        return TrainConfig.from_dict(_merged(layers)).resolved()
+        return TrainConfig.from_dict(merged(layers)).resolved()
     except ValueError as error:
-        raise _at_its_place(layers, str(error)) from None
+        raise error_at(layers, str(error)) from None
 
 
-def combine_resumed(layers: Sequence[Layer], stored: TrainConfig) -> TrainConfig:
+def combine_resumed(layers: Sequence[Layer], wanted: TrainConfig, stored: TrainConfig) -> TrainConfig:
     """The config of a stored run, with the layers' settings of where and how it is carried out.
 
     Args:
         layers: as for `combine`.
+        wanted: the resolved config that they give.
         stored: the config that the run was started with.
 
     Raises:
-        ValueError: as `combine`; and if a layer has a setting that would change the run's result, naming key, stored and given
-            value.
+        ValueError: if a layer has a setting that would change the run's result, naming key, stored and given value.
     """
-    wanted, stored = combine(layers), stored.resolved()
-    given = _merged(layers)
+    stored = stored.resolved()
+    given = merged(layers)
     for key in sorted(given.keys() - RUNTIME_KEYS):
         # As resolved: None may be given where the stored config has the number that it stood for.
         then, now = getattr(stored, key), getattr(wanted, key)
         if then != now:
-            raise _at_its_place(
+            raise error_at(
                 layers,
                 f"{key}: got {now!r}, expected {then!r}, with which the run in {wanted.run_dir} was started; "
                 "leave it out to go on with that run, or give another run_dir to start a new one",
@@ -112,13 +111,13 @@ def combine_resumed(layers: Sequence[Layer], stored: TrainConfig) -> TrainConfig
 
 
 def _refuse_others(layers: Sequence[Layer], fixed: Layer) -> None:
-    given = _merged(layers)
+    given = merged(layers)
     for key, value in fixed.values.items():
         if given.get(key, value) != value:
-            raise _at_its_place(
+            raise error_at(
                 layers,
                 f"{key}: got {given[key]!r}, expected {value!r}, with which {fixed.source} was made; leave it out, or make "
-                "the file anew with momatch embed",
+                "the file again with momatch embed",
             )
 
 
@@ -128,18 +127,18 @@ def preset_layer(name: str) -> Layer:
     Raises:
         FlagError: if there is no preset of that name, with a suggestion.
     """
-    if name not in PRESETS:
-        close = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise FlagError(f"--preset: got {name!r}, expected one of {', '.join(PRESETS)}{hint}")
-    return Layer(PRESETS[name], f"preset {name!r}")
+    try:
+        return Layer(preset_settings(name), f"preset {name!r}")
+    except ValueError as error:
+        raise FlagError(f"--{error}") from None
 
 
-def _merged(layers: Sequence[Layer]) -> dict[str, Any]:
+def merged(layers: Sequence[Layer]) -> dict[str, Any]:
+    """What was given anywhere, by config key."""
     return {key: value for layer in layers for key, value in layer.values.items()}
 
 
-def _at_its_place(layers: Sequence[Layer], message: str) -> ValueError:
+def error_at(layers: Sequence[Layer], message: str) -> ValueError:
     """The error with the name of the layer that gave the setting. The message opens with "key:" or "key and key:"."""
     subject, _, complaint = message.partition(":")
     keys = subject.split(" and ")

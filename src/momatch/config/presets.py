@@ -1,4 +1,4 @@
-"""Named starting points of ``momatch train``: overrides of `TrainConfig`'s defaults, and one sentence on each for ``--help``.
+"""Named starting points of a run: overrides of `TrainConfig`'s defaults, and one sentence on each for ``--help``.
 
 A preset leaves `moment_order` alone, so that ``--preset paper-cifar10 --head linear`` is the paper's baseline as it stands:
 the order is 1 for the heads with centers and 0 for the linear one (`TrainConfig.resolved`).
@@ -7,6 +7,7 @@ The ``paper-`` presets are the benchmark protocol of FlexMatch as in USB, value 
 3474173998, 273230791, 3586106167, 1325645050 and 2564231920.
 """
 
+import difflib
 from typing import Any
 
 _PROTOCOL: dict[str, Any] = {
@@ -75,3 +76,16 @@ DESCRIPTIONS: dict[str, str] = {
     "paper-cifar10": "the paper's protocol with WRN-28-2: 2^20 steps, a matter of GPU days.",
     "paper-stl10": "the paper's protocol with WRN-37-2 at 96 pixels: 2^20 steps, a matter of GPU days.",
 }
+
+
+def preset_settings(name: str) -> dict[str, Any]:
+    """The settings of a preset, with its name as `preset_name`.
+
+    Raises:
+        ValueError: if there is no preset of that name, with a suggestion.
+    """
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"preset: got {name!r}, expected one of {', '.join(PRESETS)}{hint}")
+    return {**PRESETS[name], "preset_name": name}

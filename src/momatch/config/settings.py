@@ -16,6 +16,8 @@ from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from momatch.config.presets import preset_settings
+
 Head = Literal["aagmm", "kmeans", "linear"]
 Constraint = Literal["moments", "mmd", "kl"]
 Policy = Literal["flexmatch", "fixmatch", "freematch", "softmatch", "supervised"]
@@ -38,6 +40,7 @@ RUNTIME_KEYS = frozenset(
         "keep_checkpoints",
         "tracker",
         "progress",
+        "preset_name",
     }
 )
 
@@ -379,12 +382,26 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
     """All settings of one training run, flat. The defaults train on scikit-learn's digits in well under a minute.
 
     The fields are those of `DataSettings`, `ModelSettings`, `LossSettings`, `OptimizerSettings` and `RunSettings`.
+
+    Attributes:
+        preset_name: the preset that the settings started from; set by `TrainConfig.preset` and --preset.
     """
+
+    preset_name: str | None = None
 
     def _check(self) -> None:
         super()._check()
         self.check_head(self.head)
         self.check_policy(self.policy)
+
+    @classmethod
+    def preset(cls, name: str, **settings: Any) -> "TrainConfig":
+        """The settings of a preset (see ``momatch train --help``), with `settings` on top.
+
+        Raises:
+            ValueError: if there is no such preset, or as `from_dict`.
+        """
+        return cls.from_dict({**preset_settings(name), **settings})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":

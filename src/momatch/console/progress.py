@@ -26,6 +26,8 @@ LOSS_PARTS = {"supervised_loss": "sup", "unlabeled_loss": "unl", "constraint_los
 _WINDOW = 20
 #: Seconds between two plain lines of a count.
 _INTERVAL = 30.0
+#: Seconds between two looks of a count's live line: redrawing it for each of thousands of images would cost more than they do.
+_LIVE_INTERVAL = 0.1
 Metrics = Mapping[str, float | int | None]
 
 
@@ -82,7 +84,7 @@ class _Line:
 class _Pace:
     """Speed and time left, from the last updates of this process."""
 
-    def __init__(self, total: int, done: int) -> None:
+    def __init__(self, total: int | None, done: int) -> None:
         self._total = total
         self._begin = time.monotonic()
         # (time, done, items in all) of the last updates.
@@ -99,39 +101,46 @@ class _Pace:
             return []
         speed = (items - items_then) / (now - then)
         rate = f"{speed:,.0f} {unit}/s" if speed >= 10 else f"{speed:.1f} {unit}/s"
+        if self._total is None:
+            return [rate]
         if last >= self._total:
             return [f"took {format_duration(now - self._begin)}", rate]
         return [f"{format_duration((self._total - last) * (now - then) / (last - first))} left", rate]
 
 
 class CountProgress:
-    """Counts what is done of a known number; a plain line every 30 seconds where there is no terminal.
+    """Counts what is done; a plain line every 30 seconds where there is no terminal.
 
     Args:
-        total: to do.
+        total: to do; None if it is not known.
         label: what is being done.
         unit: what is counted.
         done: before, in another process.
         enabled: False shows nothing.
     """
 
-    def __init__(self, total: int, *, label: str, unit: str = "image", done: int = 0, enabled: bool = True) -> None:
-        self.done = done
+    def __init__(
+        self, total: int | None, *, label: str, unit: str = "image", done: int = 0, enabled: bool = True
+    ) -> None:
+        self.done = self._shown = done
         self._total, self._label, self._unit = total, label, unit
         self._line = _Line(None, None) if enabled else None
         self._pace = _Pace(total, done)
+        self._interval = _LIVE_INTERVAL if self._line is not None and self._line.is_live else _INTERVAL
         self._last_line = time.monotonic()
 
     def add(self, count: int) -> None:
         """So many more are done."""
         self.done += count
-        self._pace.update(self.done, count)
         if self._line is None:
             return
         now = time.monotonic()
-        if self._line.is_live or now - self._last_line >= _INTERVAL:
+        if now - self._last_line >= self._interval or (self._line.is_live and self.done == self._total):
             self._last_line = now
-            counted = f"{self._label}: {self.done:,} of {self._total:,} {self._unit}s"
+            self._pace.update(self.done, self.done - self._shown)
+            self._shown = self.done
+            of_all = "" if self._total is None else f" of {self._total:,}"
+            counted = f"{self._label}: {self.done:,}{of_all} {self._unit}s"
             self._line.show([counted, *self._pace.pieces(self._unit)])
 
     def close(self) -> None:

@@ -9,13 +9,12 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
 from momatch.data.decode import decode_for, quiet_pillow, reason
 from momatch.data.report import DataError
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 
 #: What `images_for` takes.
-Images = Tensor | np.ndarray | ImageRows | Image.Image | str | os.PathLike[str] | Sequence[object]
+Images = Tensor | np.ndarray | PixelRows | Image.Image | str | os.PathLike[str] | Sequence[object]
 _CHANNELS = (1, 3)
 
 
@@ -37,11 +36,11 @@ def channels_first(name: str, stored: tuple[int, ...]) -> tuple[int, int, int, i
     return stored[0], stored[3], stored[1], stored[2]
 
 
-def images_for(images: Images, image_shape: tuple[int, int, int]) -> ImageRows:
+def images_for(images: Images, image_shape: tuple[int, int, int]) -> PixelRows:
     """Raw images of any kind as rows of `image_shape` (C, H, W).
 
-    Arrays and tensors are stretched to the size (`conversion`), as arrays are in training; files and Pillow images are resized
-    by their shorter side and cropped to the centre (`decode`), as files are in training.
+    Arrays and tensors are stretched to the size (`PixelRows.converted`), as arrays are in training; files and Pillow images
+    are resized by their shorter side and cropped to the centre (`decode`), as files are in training.
 
     Args:
         images: uint8 tensor or rows (N, C, H, W); uint8 array (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3; a Pillow
@@ -53,8 +52,8 @@ def images_for(images: Images, image_shape: tuple[int, int, int]) -> ImageRows:
     """
     if isinstance(images, np.ndarray):
         images = _tensor(images)
-    if isinstance(images, Tensor | ImageRows):
-        return convert_images(ImageRows.of(images), image_shape)
+    if isinstance(images, Tensor | PixelRows):
+        return _pixels(images).converted(image_shape)
     if not isinstance(images, Image.Image | str | os.PathLike | Sequence):
         raise DataError(
             f"images: got {type(images).__name__}, expected a tensor, an array, a Pillow image, a path or a list of these"
@@ -66,7 +65,15 @@ def images_for(images: Images, image_shape: tuple[int, int, int]) -> ImageRows:
     with quiet_pillow():
         for row, image in enumerate(several):
             decoded[row] = _decode(image, row, image_shape).transpose(2, 0, 1)
-    return ImageRows([torch.from_numpy(decoded)])
+    return PixelRows([torch.from_numpy(decoded)])
+
+
+def _pixels(images: Tensor | PixelRows) -> PixelRows:
+    if isinstance(images, PixelRows):
+        return images
+    if not PixelRows.fits(images):
+        raise DataError(f"images: got {images.dtype} {tuple(images.shape)}, expected {PixelRows.expected}")
+    return PixelRows([images])
 
 
 def _decode(image: object, row: int, image_shape: tuple[int, int, int]) -> UInt8[np.ndarray, "H W C"]:

@@ -1,22 +1,31 @@
 """An endless, seeded, resumable stream of labelled and unlabelled batches.
 
 Which samples a batch holds is a function of (seed, step): the whole state of a stream is its step counter, and neither
-the machine, the number of processes nor where the images live changes a batch.
+the machine, the number of processes nor where the rows live changes a batch. They live in one of two places, a choice of speed
+and memory alone:
+
+- `ResidentRows`: all rows on the device; a batch is one ``index_select``. On the CPU they are there already (a memory-mapped
+  tensor is read through the page cache), so nothing is copied.
+- `StreamedRows`: on the host; a worker thread gathers the next batch while the step runs. For CUDA it gathers into pinned
+  memory and copies on a stream of its own, so that neither the host nor the running step waits for it.
 """
 
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from momatch.data.permutations import Purpose, check_seed
-from momatch.data.placement import ResidentImages, StreamedImages, default_device_budget
-from momatch.data.rows import ImageRows
-from momatch.data.sampling import EpochSampler
+from momatch.data.rows import Rows, RowTensor
+from momatch.data.sampling import EpochSampler, Purpose, check_seed
 from momatch.numerics.checks import check_positive_int
+
+#: For accelerators that cannot say how much memory is free.
+FALLBACK_BUDGET = 2**30
 
 
 @dataclass(frozen=True)
@@ -25,10 +34,10 @@ class Batch:
 
     Attributes:
         step: which step of the stream it is.
-        labeled_images: uint8, (b, C, H, W); or features, (b, V, F); or rows of a table that the views know, (b,).
+        labeled: uint8, (b, C, H, W); or features, (b, V, F); or rows of a table that the views know, (b,).
         labels: (b,) their labels.
         labeled_indices: (b,) their positions in the labelled set.
-        unlabeled_images: the same of the unlabelled samples.
+        unlabeled: the same of the unlabelled samples.
         unlabeled_indices: (u,) their positions in the unlabelled pool, from 0 to N_u - 1. A position can occur twice,
             where one epoch ends and the next begins.
         labeled_offset: where this process's labelled part starts in the global batch; views want it.
@@ -36,13 +45,90 @@ class Batch:
     """
 
     step: int
-    labeled_images: UInt8[Tensor, "b C H W"] | Float[Tensor, "b V F"] | Int64[Tensor, " b"]
+    labeled: UInt8[Tensor, "b C H W"] | Float[Tensor, "b V F"] | Int64[Tensor, " b"]
     labels: Int64[Tensor, " b"]
     labeled_indices: Int64[Tensor, " b"]
-    unlabeled_images: UInt8[Tensor, "u C H W"] | Float[Tensor, "u V F"] | Int64[Tensor, " u"]
+    unlabeled: UInt8[Tensor, "u C H W"] | Float[Tensor, "u V F"] | Int64[Tensor, " u"]
     unlabeled_indices: Int64[Tensor, " u"]
     labeled_offset: int = 0
     unlabeled_offset: int = 0
+
+
+def default_device_budget(device: torch.device) -> int | None:
+    """How many bytes of `device` may hold rows when the user does not say.
+
+    A quarter of what is free on CUDA (activations need the rest), `FALLBACK_BUDGET` on other accelerators, and None
+    (no limit) on the CPU and on ``meta``, where nothing is copied.
+    """
+    if device.type in ("cpu", "meta"):
+        return None
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free // 4
+    return FALLBACK_BUDGET
+
+
+class ResidentRows:
+    """Rows on the device (see the module).
+
+    Args:
+        rows: N of them.
+        sampler: gives positions among them, on the device.
+    """
+
+    def __init__(self, rows: Rows, sampler: EpochSampler) -> None:
+        self._sampler = sampler
+        on_host = sampler.device.type == "cpu"
+        self._gather = rows.gather if on_host else partial(torch.index_select, rows.to_device(sampler.device), 0)
+
+    def get(self, step: int) -> tuple[RowTensor, Int64[Tensor, " n"]]:
+        """Rows and positions of `step`."""
+        positions = self._sampler.positions(step)
+        return self._gather(positions), positions
+
+
+class StreamedRows:
+    """Rows on the host, one batch ahead on their way to `device` (see the module).
+
+    Args:
+        rows: N of them.
+        sampler: gives positions among them, on the CPU.
+        device: where batches are wanted.
+    """
+
+    def __init__(self, rows: Rows, sampler: EpochSampler, device: torch.device) -> None:
+        self._rows, self._sampler, self._device = rows, sampler, device
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="momatch-batches")
+        self._ahead: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
+
+    def get(self, step: int) -> tuple[RowTensor, Int64[Tensor, " n"]]:
+        """Rows and positions of `step`; the next step's are requested before this returns."""
+        if self._ahead is None or self._ahead[0] != step:
+            self._ahead = step, self._worker.submit(self._load, step)
+        rows, positions = self._ahead[1].result()
+        if self._copies is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._copies)  # Before the next copy is queued: the step must not wait for that one.
+            # Their memory belongs to the copying stream; without this it could be given away while a step reads it.
+            rows.record_stream(current)
+            positions.record_stream(current)
+        self._ahead = step + 1, self._worker.submit(self._load, step + 1)
+        return rows, positions
+
+    def _load(self, step: int) -> tuple[Tensor, Tensor]:
+        positions = self._sampler.positions(step)
+        if self._copies is None:
+            return self._rows.gather(positions).to(self._device), positions.to(self._device)
+        with torch.cuda.stream(self._copies):  # Also makes the device current, which a new thread's is not.
+            # Fresh pinned memory each time: torch's pinned allocator recycles it only after the copy from it ended.
+            shape, dtype = (len(positions), *self._rows.shape), self._rows.dtype
+            pinned = torch.empty(shape, dtype=dtype, pin_memory=True)
+            self._rows.gather(positions, out=pinned)
+            return (
+                pinned.to(self._device, non_blocking=True),
+                positions.pin_memory().to(self._device, non_blocking=True),
+            )
 
 
 class BatchStream:
@@ -53,9 +139,9 @@ class BatchStream:
     rank they are the batch of a single process.
 
     Args:
-        labeled_images: m images.
+        labeled: m images, or features.
         labels: (m,) their labels.
-        unlabeled_images: the pool of N_u images.
+        unlabeled: the pool of N_u images.
         labeled_batch_size: labelled images in the global batch.
         unlabeled_batch_size: unlabelled images in the global batch; 0 for supervised training.
         seed: a non-negative integer; the same seed may be used for the split, the draws are independent.
@@ -73,9 +159,9 @@ class BatchStream:
 
     def __init__(
         self,
-        labeled_images: ImageRows | Tensor,
+        labeled: Rows | Tensor,
         labels: Int64[Tensor, " m"],
-        unlabeled_images: ImageRows | Tensor,
+        unlabeled: Rows | Tensor,
         *,
         labeled_batch_size: int,
         unlabeled_batch_size: int,
@@ -85,40 +171,40 @@ class BatchStream:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        labeled_images, unlabeled_images = ImageRows.of(labeled_images), ImageRows.of(unlabeled_images)
+        labeled, unlabeled = Rows.of(labeled), Rows.of(unlabeled)
         seed = check_seed(seed)
         check_positive_int("labeled_batch_size", labeled_batch_size)
         if unlabeled_batch_size:
             check_positive_int("unlabeled_batch_size", unlabeled_batch_size)
-        _check_images(labeled_images, labels, unlabeled_images)
+        _check_parts(labeled, labels, unlabeled)
         if device_budget is not None and device_budget < 0:
             raise ValueError(f"device_budget: got {device_budget}, expected a number of bytes, 0 or more")
         self._device = torch.device(device)
         self._budget = default_device_budget(self._device) if device_budget is None else device_budget
         self._sharding = {"seed": seed, "rank": rank, "world_size": world_size}
-        self._labeled = self._place(labeled_images, labeled_batch_size, Purpose.LABELED_BATCHES)
-        self._unlabeled = self._place(unlabeled_images, unlabeled_batch_size, Purpose.UNLABELED_BATCHES)
+        self._labeled = self._place(labeled, labeled_batch_size, Purpose.LABELED_BATCHES)
+        self._unlabeled = self._place(unlabeled, unlabeled_batch_size, Purpose.UNLABELED_BATCHES)
         self._labels = labels.to(self._device)
         self._identity = {
             "seed": seed,
             "labeled_batch_size": labeled_batch_size,
             "unlabeled_batch_size": unlabeled_batch_size,
-            "labeled_samples": len(labeled_images),
-            "unlabeled_samples": len(unlabeled_images),
-            "selection_crc32": _crc32(labeled_images.rows, labels, unlabeled_images.rows),
+            "labeled_samples": len(labeled),
+            "unlabeled_samples": len(unlabeled),
+            "selection_crc32": _crc32(labeled.index, labels, unlabeled.index),
         }
         self.step = 0
 
     def batch(self, step: int) -> Batch:
         """The batch of any step; the stream does not move."""
-        labeled_images, labeled_indices = self._labeled.get(step)
-        unlabeled_images, unlabeled_indices = self._unlabeled.get(step)
+        labeled, labeled_indices = self._labeled.get(step)
+        unlabeled, unlabeled_indices = self._unlabeled.get(step)
         return Batch(
             step=step,
-            labeled_images=labeled_images,
+            labeled=labeled,
             labels=self._labels.index_select(0, labeled_indices),
             labeled_indices=labeled_indices,
-            unlabeled_images=unlabeled_images,
+            unlabeled=unlabeled,
             unlabeled_indices=unlabeled_indices,
             labeled_offset=self._sharding["rank"] * len(labeled_indices),
             unlabeled_offset=self._sharding["rank"] * len(unlabeled_indices),
@@ -155,41 +241,41 @@ class BatchStream:
             raise ValueError(f"state: got step = {state['step']}, expected at least 0")
         self.step = state["step"]
 
-    def _place(self, images: ImageRows, batch_size: int, purpose: Purpose) -> ResidentImages | StreamedImages:
-        """Put `images` on the device if they fit in what is left of the budget."""
+    def _place(self, rows: Rows, batch_size: int, purpose: Purpose) -> ResidentRows | StreamedRows:
+        """Put `rows` on the device if they fit in what is left of the budget."""
         if batch_size == 0:
-            images = images.select(torch.empty(0, dtype=torch.int64))
-        fits = self._budget is None or images.nbytes <= self._budget
+            rows = rows.select(torch.empty(0, dtype=torch.int64))
+        fits = self._budget is None or rows.nbytes <= self._budget
         if fits and self._budget is not None:
-            self._budget -= images.nbytes
+            self._budget -= rows.nbytes
         sampler = EpochSampler(
-            len(images),
+            len(rows),
             batch_size,
             purpose=purpose,
             device=self._device if fits else torch.device("cpu"),
             **self._sharding,
         )
-        return ResidentImages(images, sampler) if fits else StreamedImages(images, sampler, self._device)
+        return ResidentRows(rows, sampler) if fits else StreamedRows(rows, sampler, self._device)
 
 
-def _check_images(labeled_images: ImageRows, labels: Tensor, unlabeled_images: ImageRows) -> None:
+def _check_parts(labeled: Rows, labels: Tensor, unlabeled: Rows) -> None:
     """Check that the parts of a stream fit together.
 
     Raises:
         ValueError: if they do not.
     """
-    if labels.shape != (len(labeled_images),):
+    if labels.shape != (len(labeled),):
         raise ValueError(
-            f"labels: got shape {tuple(labels.shape)}, expected one for each of {len(labeled_images)} images"
+            f"labels: got shape {tuple(labels.shape)}, expected one for each of {len(labeled)} labelled rows"
         )
     if len(labels) and int(labels.min()) < 0:
         raise ValueError(
-            f"labels: got {int(labels.min())}, expected class numbers; unlabelled images belong in the pool"
+            f"labels: got {int(labels.min())}, expected class numbers; unlabelled samples belong in the pool"
         )
-    if labeled_images.image_shape != unlabeled_images.image_shape:
+    if labeled.shape != unlabeled.shape:
         raise ValueError(
-            f"unlabeled_images: got images of shape {unlabeled_images.image_shape}, "
-            f"expected {labeled_images.image_shape} as the labelled ones; see convert_images"
+            f"unlabeled: got {unlabeled.noun} of shape {unlabeled.shape}, expected {labeled.shape} as the labelled ones; "
+            "PixelRows.converted brings images to another shape"
         )
 
 

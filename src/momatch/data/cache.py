@@ -11,8 +11,9 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ import torch
 from filelock import FileLock
 from jaxtyping import UInt8
 from torch import Tensor
-from tqdm import tqdm
 
-from momatch.data.places import cache_root
+from momatch.console.progress import CountProgress
+from momatch.data.locate import cache_root
 from momatch.data.report import DataError
+from momatch.storage.durable import json_bytes, rename_synced, sync_file, write_synced
 
 #: Part of every key: raise it when the same files would give other pixels.
 FORMAT = "1"
 IMAGES = "images.bin"
+JOURNAL = "done.jsonl"
+_SYNC_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,10 @@ def open_or_build(key: str, cache_dir: str | Path | None, build: Callable[[Path]
             except DataError:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
-            (part / "meta.json").write_text(json.dumps(meta), "utf-8")
-            os.replace(part, folder)
+            # The pixels first: once the folder has its name, everything in it is taken to be whole, also after a power cut.
+            sync_file(part / IMAGES)
+            write_synced(part / "meta.json", json_bytes(meta))
+            rename_synced(part, folder)
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     shape = tuple(meta["shape"])
     path = folder / IMAGES
@@ -118,7 +124,7 @@ def require_space(folder: Path, size: int) -> None:
     if free < size:
         raise DataError(
             f"the cache needs {size / 1e9:.2f} GB in {folder.parent}, got {free / 1e9:.2f} GB free; "
-            "free space, or choose another place with cache_dir or $MOMATCH_CACHE"
+            "free space, or choose another place with $MOMATCH_CACHE"
         )
 
 
@@ -147,14 +153,60 @@ def write_rows(
     rows = 0
     with (
         open(part / IMAGES, "wb") as out,
-        tqdm(total=shape[0], unit="image", disable=not progress, desc="cache") as bar,
+        CountProgress(shape[0], label="cache", enabled=progress) as bar,
     ):
         for chunk in chunks:
             if chunk.shape[1:] != shape[1:]:
                 raise DataError(f"got an image of shape {chunk.shape[1:]}, expected {shape[1:]} like the first")
             out.write(np.ascontiguousarray(chunk).tobytes())
             rows += len(chunk)
-            bar.update(len(chunk))
+            bar.add(len(chunk))
     if rows != shape[0]:
         raise DataError(f"got {rows} images, expected {shape[0]}")
     return {"shape": list(shape)}
+
+
+class Journal:
+    """Finished chunks, written down once their rows are on the disk, at most every few seconds.
+
+    Args:
+        part: the folder of the entry under construction.
+        written: files in it that hold the rows.
+    """
+
+    def __init__(self, part: Path, written: Sequence[str] = (IMAGES,)) -> None:
+        self.part = part
+        self.written = tuple(written)
+        self.waiting: list[dict[str, Any]] = []
+        self.last = time.monotonic()
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Note a finished chunk."""
+        self.waiting.append(record)
+        if time.monotonic() - self.last > _SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Bring first the rows and then the notes to the disk, so that no note speaks of rows that a power cut took."""
+        for name in self.written:
+            sync_file(self.part / name)
+        with open(self.part / JOURNAL, "a+b") as journal:
+            # A note behind the torn one of a process that died while it wrote would make one line of both, which none can read.
+            journal.seek(0)
+            journal.truncate(_whole_lines(journal.read()))
+            journal.writelines(json.dumps(record).encode() + b"\n" for record in self.waiting)
+            journal.flush()
+            os.fsync(journal.fileno())
+        self.waiting = []
+        self.last = time.monotonic()
+
+
+def read_journal(part: Path) -> list[dict[str, Any]]:
+    """The journal's whole lines; the last one may have been cut off."""
+    content = (part / JOURNAL).read_bytes()
+    return [json.loads(line) for line in content[: _whole_lines(content)].splitlines()]
+
+
+def _whole_lines(content: bytes) -> int:
+    """Length of the whole lines in it."""
+    return content.rfind(b"\n") + 1

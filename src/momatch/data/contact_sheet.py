@@ -1,6 +1,6 @@
 """A contact sheet: a row of images for each class, with its name and count, and one for the unlabelled."""
 
-import os
+import io
 from pathlib import Path
 
 import torch
@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED, Split
+from momatch.storage.durable import replace_files
 
 _COLUMNS = 12
 _GAP = 2
@@ -35,7 +36,14 @@ def _tile(image: UInt8[Tensor, "C H W"], side: int) -> Image.Image:
 
 
 def draw_contact_sheet(split: Split, class_names: tuple[str, ...]) -> Image.Image:
-    """Draw up to 12 images of each class (at most 100 classes) and of the unlabelled."""
+    """Draw up to 12 images of each class (at most 100 classes) and of the unlabelled.
+
+    Raises:
+        ValueError: if the rows are features without pictures.
+    """
+    pictures = split.rows.pictures
+    if pictures is None:
+        raise ValueError(f"contact sheet: got {split.rows.describe()} without pictures, expected something to draw")
     side = 64 if len(class_names) <= 30 else 48
     titles = [(k, name) for k, name in enumerate(class_names)][:MAX_ROWS]
     if (split.labels == UNLABELED).any():
@@ -49,14 +57,14 @@ def draw_contact_sheet(split: Split, class_names: tuple[str, ...]) -> Image.Imag
         count = int((split.labels == label).sum())
         shown = name if len(name) <= 22 else f"{name[:21]}…"
         draw.text((6, top + side // 2), f"{shown}\n{count:,}", fill="black", font=font, anchor="lm")
-        for column, index in enumerate(_pick(split.labels, label).tolist()):
-            sheet.paste(_tile(split.images[index], side), (_TEXT_WIDTH + column * step, top))
+        for column, image in enumerate(pictures.gather(_pick(split.labels, label))):
+            sheet.paste(_tile(image, side), (_TEXT_WIDTH + column * step, top))
     return sheet
 
 
 def save_contact_sheet(split: Split, class_names: tuple[str, ...], path: Path) -> None:
     """Draw the contact sheet and write it as PNG; an earlier file is replaced only by a whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".part")
-    draw_contact_sheet(split, class_names).save(scratch, format="PNG")
-    os.replace(scratch, path)
+    content = io.BytesIO()
+    draw_contact_sheet(split, class_names).save(content, format="PNG")
+    replace_files({path: content.getvalue()})

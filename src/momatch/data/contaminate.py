@@ -16,10 +16,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
-from momatch.data.dataset import UNLABELED, Dataset, Split
-from momatch.data.permutations import Purpose, bit_stream, permutations
-from momatch.data.rows import Examples, ImageRows
+from momatch.data.dataset import UNLABELED, Dataset, Examples, Split
+from momatch.data.rows import Rows
+from momatch.data.sampling import Purpose, bit_stream, permutations
 from momatch.data.splits import PoolTruth, SemiSupervised
 from momatch.numerics.checks import check_positive_int
 
@@ -77,7 +76,7 @@ def hold_out_classes(dataset: Dataset, classes: Sequence[str | int]) -> HeldOut:
 
 def contaminate(
     data: SemiSupervised,
-    outliers: ImageRows | Tensor,
+    outliers: Rows | Tensor,
     *,
     fraction: float,
     seed: int,
@@ -91,8 +90,8 @@ def contaminate(
 
     Args:
         data: a split; it may be contaminated already, in which case `fraction` counts the new outliers alone.
-        outliers: images of no known class, (N, C, H, W) or rows of it; converted to the pool's shape if theirs differs
-            (`convert_images` says how).
+        outliers: samples of no known class, as a tensor or rows; images are converted to the pool's shape if theirs differs
+            (see `PixelRows.converted`).
         fraction: share of the new outliers in the resulting pool, in [0, 1).
         seed: a non-negative integer.
         name: what to call them in ``truth.origin_names``.
@@ -106,17 +105,17 @@ def contaminate(
         raise ValueError(f"fraction: got {fraction!r}, expected a number from 0 to 1, less than 1")
     if name in data.truth.origin_names:
         raise ValueError(f"name: got {name!r}, expected one that is not in {data.truth.origin_names}")
-    rows = outliers if isinstance(outliers, ImageRows) else ImageRows([outliers])
-    in_pool, added = _counts(len(data.unlabeled_images), len(rows), fraction, pool_size)
+    rows = Rows.of(outliers)
+    in_pool, added = _counts(len(data.unlabeled), len(rows), fraction, pool_size)
     bits = bit_stream(seed, Purpose.CONTAMINATION)
     chosen = _draw(bits, len(rows), added)
-    if in_pool < len(data.unlabeled_images):
-        data = _keep_in_pool(data, _draw(bits, len(data.unlabeled_images), in_pool))
-    converted = convert_images(rows.select(chosen), data.unlabeled_images.image_shape)
+    if in_pool < len(data.unlabeled):
+        data = _keep_in_pool(data, _draw(bits, len(data.unlabeled), in_pool))
+    converted = rows.select(chosen).like(data.unlabeled)
     truth = data.truth
     return replace(
         data,
-        unlabeled_images=data.unlabeled_images.append(converted),
+        unlabeled=data.unlabeled.append(converted),
         truth=PoolTruth(
             labels=torch.cat([truth.labels, torch.full_like(chosen, UNLABELED)]),
             is_outlier=torch.cat([truth.is_outlier, torch.ones_like(chosen, dtype=torch.bool)]),
@@ -158,7 +157,7 @@ def _keep_in_pool(data: SemiSupervised, positions: Int64[Tensor, " n"]) -> SemiS
     truth = data.truth
     return replace(
         data,
-        unlabeled_images=data.unlabeled_images.select(positions),
+        unlabeled=data.unlabeled.select(positions),
         truth=replace(
             truth,
             labels=truth.labels[positions],
@@ -178,7 +177,7 @@ def _keep(split: Split, classes: Sequence[int], num_classes: int) -> Examples:
         number[UNLABELED] = UNLABELED
     labels = number[split.labels]
     (positions,) = torch.nonzero(labels != num_classes, as_tuple=True)
-    return Examples(ImageRows.of_split(split, positions), labels[positions])
+    return Examples(split.rows.select(positions), labels[positions])
 
 
 def _class_number(dataset: Dataset, name: str | int) -> int:

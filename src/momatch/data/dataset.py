@@ -1,68 +1,135 @@
-"""What a dataset is here: uint8 image tensors, integer labels with -1 for unlabelled, class names and a test split.
+"""What a dataset is here: rows of images or features, integer labels with -1 for unlabelled, class names and a test split.
 
-In place of images there may be what a backbone made of them (`momatch.data.features`): V views of F features each. All that
-picks, batches and evaluates rows takes either; ``images`` is the name of both.
-
-A tensor may be backed by a memory-mapped file (``torch.from_numpy`` of a ``numpy.memmap``), so the same type serves data that
+A tensor may be backed by a memory-mapped file (``torch.from_numpy`` of a ``numpy.memmap``), so the same types serve data that
 fits in memory and data that does not.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from momatch.data.feature_facts import FeatureFacts
+from momatch.data.feature_spec import FeatureSpec
+from momatch.data.rows import FeatureRows, PixelRows, Rows
 
 UNLABELED = -1
 #: In what is known about a pool: of no class that training knows.
 NO_CLASS = -2
-
-#: Raw pixels, or the features of each image's views.
-Rows = UInt8[Tensor, "N C H W"] | Float[Tensor, "N V F"]
-
-
-def is_features(rows: Tensor) -> bool:
-    """Whether these rows are features, (N, V, F), and not pixels; it is the dtype that tells."""
-    return rows.is_floating_point() and rows.ndim == 3
+#: About this many rows of each set enter a digest.
+DIGEST_SAMPLES = 1000
 
 
-@dataclass(frozen=True)
-class Split:
-    """Images with their labels.
+class _Labeled:
+    """Rows with one label each: what `Split` and `Examples` share."""
 
-    Attributes:
-        images: uint8, (N, C, H, W), C = 1 or 3; or floating, (N, V, F): features of V views, of which the first is plain.
-        labels: int64, (N,); `UNLABELED` where the label is not known.
-        files: where each image came from, as the folder or manifest names it; empty if not from files of their own.
-        pictures: uint8, (N, C, h, w), small: what to show where `images` are features; None where they show themselves.
-    """
-
-    images: Rows
+    rows: Rows
     labels: Int64[Tensor, " N"]
-    files: tuple[str, ...] = ()
-    pictures: UInt8[Tensor, "N C h w"] | None = None
-
-    def __post_init__(self) -> None:
-        is_pixels = self.images.ndim == 4 and self.images.dtype == torch.uint8
-        if not is_pixels and not is_features(self.images):
-            raise ValueError(
-                f"images: got shape {tuple(self.images.shape)} and dtype {self.images.dtype}, expected uint8 (N, C, H, W), "
-                "or floating (N, V, F) for the features of V views"
-            )
-        if self.labels.shape != self.images.shape[:1] or self.labels.dtype != torch.int64:
-            raise ValueError(
-                f"labels: got shape {tuple(self.labels.shape)} and dtype {self.labels.dtype}, "
-                f"expected int64 ({len(self.images)},)"
-            )
-        if self.files and len(self.files) != len(self.images):
-            raise ValueError(f"files: got {len(self.files)}, expected one for each of the {len(self.images)} images")
-        if self.pictures is not None and len(self.pictures) != len(self.images):
-            raise ValueError(f"pictures: got {len(self.pictures)}, expected one for each of {len(self.images)} rows")
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def _pixels(self) -> PixelRows:
+        if not isinstance(self.rows, PixelRows):
+            raise ValueError(
+                f"images: got {self.rows.describe()}; expected images: a backbone made features of them before"
+            )
+        return self.rows
+
+
+class Split(_Labeled):
+    """The training or the test part of a dataset.
+
+    Args:
+        images: uint8, (N, C, H, W), C = 1 or 3; or `rows` that were made before.
+        labels: int64, (N,); `UNLABELED` where the label is not known.
+        files: where each image came from, as the folder or manifest names it; empty if not from files of their own.
+
+    Attributes:
+        rows: N images or features.
+        labels: as given.
+        files: as given.
+
+    Raises:
+        ValueError: if they do not fit together.
+    """
+
+    def __init__(self, images: Tensor | Rows, labels: Int64[Tensor, " N"], files: tuple[str, ...] = ()) -> None:
+        self.rows = Rows.of(images)
+        self.labels = labels
+        self.files = files
+        if labels.shape != (len(self.rows),) or labels.dtype != torch.int64:
+            raise ValueError(
+                f"labels: got shape {tuple(labels.shape)} and dtype {labels.dtype}, expected int64 ({len(self.rows)},)"
+            )
+        if files and len(files) != len(self.rows):
+            raise ValueError(f"files: got {len(files)}, expected one for each of the {len(self.rows)} images")
+
+    @property
+    def images(self) -> UInt8[Tensor, "N C H W"]:
+        """The images as one tensor.
+
+        Raises:
+            ValueError: if the rows are features.
+        """
+        return self._pixels().sources[0]
+
+    @property
+    def features(self) -> Float[Tensor, "N V F"]:
+        """The features as one tensor.
+
+        Raises:
+            ValueError: if the rows are images.
+        """
+        if not isinstance(self.rows, FeatureRows):
+            raise ValueError(f"features: got {self.rows.describe()}; expected features: momatch embed makes some")
+        return self.rows.sources[0]
+
+
+@dataclass(frozen=True)
+class Examples(_Labeled):
+    """Rows with their labels, as a `Split`, but chosen from larger tensors.
+
+    Attributes:
+        rows: N images or features.
+        labels: int64, (N,); `UNLABELED` where the label is not known.
+    """
+
+    rows: Rows
+    labels: Int64[Tensor, " N"]
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.labels):
+            raise ValueError(f"labels: got {len(self.labels)}, expected one for each of the {len(self.rows)} rows")
+
+    @classmethod
+    def of(cls, split: "Split | Examples") -> "Examples":
+        """All of `split`; examples as they are.
+
+        Raises:
+            ValueError: if it is neither, as a whole `Dataset` is not.
+        """
+        if isinstance(split, cls):
+            return split
+        if not isinstance(split, Split):
+            raise ValueError(
+                f"examples: got {type(split).__name__}, expected Examples or a Split, such as dataset.train"
+            )
+        return cls(split.rows, split.labels)
+
+    @property
+    def images(self) -> PixelRows:
+        """The images.
+
+        Raises:
+            ValueError: if the rows are features.
+        """
+        return self._pixels()
+
+    def select(self, positions: Int64[Tensor, " n"]) -> "Examples":
+        """The examples at `positions`."""
+        return Examples(self.rows.select(positions), self.labels.index_select(0, positions))
 
 
 @dataclass(frozen=True)
@@ -72,16 +139,16 @@ class Dataset:
     Attributes:
         name: how the user called it.
         class_names: one name a class; label k is ``class_names[k]``.
-        train: the labelled and unlabelled training images.
-        test: held-out images with labels, or None where the source has none.
-        features: what is known about features; None where the splits hold images.
+        train: the labelled and unlabelled training rows.
+        test: held-out rows with labels, or None where the source has none.
+        features: how features were made; None where the splits hold images.
     """
 
     name: str
     class_names: tuple[str, ...]
     train: Split
     test: Split | None
-    features: FeatureFacts | None = None
+    features: FeatureSpec | None = None
 
     def __post_init__(self) -> None:
         for name, split in (("train", self.train), ("test", self.test)):
@@ -97,3 +164,25 @@ class Dataset:
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.class_names)
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits that there are, by name."""
+        found = {"train": self.train, "test": self.test}
+        return {name: split for name, split in found.items() if split is not None}
+
+    def digest(self) -> str:
+        """Tells whether data are those of a run: class names, all labels, and about `DIGEST_SAMPLES` rows of each split."""
+        digest = hashlib.sha256(repr(self.class_names).encode())
+        for name, split in self.splits.items():
+            digest.update(name.encode())
+            digest.update(split.labels.numpy().tobytes())
+            update_digest(digest, split.rows)
+        return digest.hexdigest()
+
+
+def update_digest(digest: "hashlib._Hash", rows: Rows) -> None:
+    """Let about `DIGEST_SAMPLES` of the rows enter a digest."""
+    digest.update(repr((len(rows), rows.shape, str(rows.dtype))).encode())
+    for chunk in rows.even_share(DIGEST_SAMPLES).chunks():
+        digest.update(chunk.contiguous().numpy().tobytes())

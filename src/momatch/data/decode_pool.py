@@ -6,6 +6,7 @@ journaled (after the data has reached the disk), so an interrupted build goes on
 
 import json
 import os
+import shlex
 import shutil
 import threading
 from collections import Counter
@@ -17,14 +18,11 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
-from tqdm import tqdm
 
-from momatch.data.cache import IMAGES, require_space
-from momatch.data.decode import ColorFound, probe
-from momatch.data.decode_chunk import Task, decode_chunk
-from momatch.data.journal import JOURNAL, Journal, read_journal
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, Skipped, examples
+from momatch.console.progress import CountProgress
+from momatch.data.cache import IMAGES, JOURNAL, Journal, read_journal, require_space
+from momatch.data.decode import ColorFound, Task, decode_chunk, probe
+from momatch.data.report import DataError, LoadOptions, Skipped, examples
 
 CHUNK = 64
 _PLAN = "plan.json"
@@ -39,6 +37,7 @@ class DecodePool:
         root: the folder that `paths` are relative to.
         paths: the files, in row order.
         name: how to name the file of a row to the user.
+        source: the folder or manifest, as the user named it.
         options: `size`, `strict`, `max_skipped`, `workers` and `progress` count here.
         already_skipped: what was skipped before decoding; it counts against the limit.
     """
@@ -47,7 +46,9 @@ class DecodePool:
         self,
         root: str,
         paths: Sequence[str],
+        *,
         name: Callable[[int], str],
+        source: str,
         options: LoadOptions,
         already_skipped: int = 0,
     ) -> None:
@@ -55,6 +56,7 @@ class DecodePool:
         self.root = os.path.abspath(root)
         self.paths = paths
         self.name = name
+        self.source = source
         self.options = options
         self.limit = options.skip_limit(len(paths) + already_skipped) - already_skipped
         self.done: list[dict[str, Any]] = []
@@ -128,13 +130,8 @@ class DecodePool:
         return min(CHUNK, len(self.paths) - int(record["first"]))
 
     def _decode_all(self, part: Path, shape: tuple[int, int, int]) -> None:
-        bar = tqdm(
-            total=len(self.paths),
-            initial=sum(map(self._rows, self.done)),
-            unit="image",
-            desc="decode",
-            disable=not self.options.progress,
-        )
+        before = sum(map(self._rows, self.done))
+        bar = CountProgress(len(self.paths), label="decode", done=before, enabled=self.options.progress)
         journal = Journal(part)
         failures = [self._skip(row, why) for record in self.done for row, why in record["skipped"]]
         results = self._run(self._tasks(part, shape))
@@ -146,10 +143,12 @@ class DecodePool:
                     journal.add(record)
                     failures += [self._skip(row, reason) for row, reason in record["skipped"]]
                     self._check_limit(failures)
-                    bar.update(self._rows(record))
+                    bar.add(self._rows(record))
         except BrokenProcessPool as error:
+            size = "" if self.options.size is None else f" --size {self.options.size}"
             raise ChildProcessError(
-                "a decoding process died, perhaps out of memory; what is decoded is kept: run again, with fewer workers"
+                "a decoding process died, perhaps out of memory; what is decoded is kept: run again, or decode in one process "
+                f"first: momatch data {shlex.quote(self.source)}{size} --workers 1"
             ) from error
         finally:
             results.close()
@@ -181,17 +180,17 @@ class DecodePool:
             raise ColorFound
         if "wrong_size" in record:
             raise DataError(
-                f"mixed sizes: {self.name(record['wrong_size'])}: {record['reason']} like {self.name(self.model)}. "
-                "Give a size to bring them all to one, by resizing the shorter side and cropping the centre to a square: "
-                "momatch data --size N, momatch train --image-size N"
+                f"mixed sizes: {self.name(record['wrong_size'])}: {record['reason']} like {self.name(self.model)}. Bring "
+                "them all to one size",
+                {"size": ": {} resizes the shorter side and crops the centre to a square"},
             )
 
     def _check_limit(self, failures: list[Skipped]) -> None:
         if len(failures) > self.limit:
             raise DataError(
-                f"{len(failures)} files cannot be read, expected at most {max(self.limit, 0)} of {len(self.paths)} "
-                f"({'strict' if self.options.strict else 'max_skipped'}):\n{examples(failures)}\n"
-                "Repair or remove them" + ("" if self.options.strict else ", or raise max_skipped")
+                f"{len(failures)} files cannot be read, expected at most {max(self.limit, 0)} of {len(self.paths)}:\n"
+                f"{examples(failures)}\nRepair or remove them",
+                self.options.skip_remedy,
             )
 
 

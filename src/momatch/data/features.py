@@ -3,7 +3,7 @@
 An .npz archive whose members are stored, not compressed, and begin at multiples of 64 bytes, so that features are memory-mapped
 where they lie and nothing is read before it is asked for:
 
-    momatch_features.json     what the file says about itself (`feature_facts`)
+    momatch_features.json     what the file says about itself (`feature_spec`)
     train_features.npy        float16 (N, V, F): the plain view, then the weak, then the strong ones
     train_labels.npy          int64 (N,), -1 for unlabelled
     train_pictures.npy        uint8 (N, C, h, w), no side longer than 32: for reports
@@ -13,8 +13,10 @@ where they lie and nothing is read before it is asked for:
 """
 
 import json
+import shutil
 import struct
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -27,9 +29,9 @@ from torch import Tensor
 
 from momatch.data.cache import map_tensor
 from momatch.data.dataset import Dataset, Split
-from momatch.data.feature_facts import FeatureFacts, read_facts
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport
+from momatch.data.feature_spec import FeatureSpec, read_feature_spec
+from momatch.data.report import DataError, LoadOptions, LoadReport
+from momatch.data.rows import FeatureRows
 
 #: Member that holds the backbone.
 WEIGHTS = "backbone.safetensors"
@@ -38,6 +40,11 @@ FEATURES_DTYPE = np.dtype("<f2")
 #: Members begin at multiples of this: numbers must be aligned in memory.
 ALIGNMENT = 64
 
+#: A member's own header, its fixed part and the sizes in 64 bits that `force_zip64` adds to it.
+_HEADER = 30 + 20
+#: Number of an extra field that readers pass over.
+_PADDING = 0xD935
+_BLOCK = 1 << 22
 #: Signature, and the lengths of the name and of the extra field, which precede a member's content.
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
@@ -54,10 +61,10 @@ def load_features(name: str, path: Path, options: LoadOptions) -> tuple[Dataset,
         DataError: if it is damaged, or its parts do not fit together.
     """
     try:
-        facts = read_facts(path)
-        assert facts is not None, "the caller has looked"
+        spec = read_feature_spec(path)
+        assert spec is not None, "the caller has looked"
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-            content = _Content(facts, archive, file)
+            content = _Content(spec, archive, file)
             if options.verify and (damaged := archive.testzip()) is not None:
                 raise DataError(f"{path}: {damaged} in it is damaged; embed the images anew")
             if not content.has(WEIGHTS):
@@ -66,39 +73,39 @@ def load_features(name: str, path: Path, options: LoadOptions) -> tuple[Dataset,
                     "model for images can come of it. Embed the images with momatch embed; for plain vectors there is "
                     "MoMatchClassifier"
                 )
-            train = content.split("train", facts.num_views)
+            train = content.split("train", spec.num_views)
             test = content.split("test", 1) if content.has("test_labels.npy") else None
-            dataset = Dataset(name, facts.class_names, train, test, facts)
+            dataset = Dataset(name, spec.class_names, train, test, spec)
     except (zipfile.BadZipFile, EOFError, OSError, KeyError, struct.error) as error:
         raise DataError(f"{path}: cannot be read as a features file ({error}); embed the images anew") from error
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{path}: {error}") from error
     report = LoadReport(str(path), cache=path)
     report.notes.append(
-        f"features of {facts.dataset} by {facts.backbone}: 1 plain, {facts.weak_views} weak and {facts.strong_views} strong "
-        f"views of images of {facts.image_size[1]}x{facts.image_size[0]}"
+        f"features of {spec.dataset} by {spec.backbone}: 1 plain, {spec.weak_views} weak and {spec.strong_views} strong "
+        f"views of images of {spec.image_size[1]}x{spec.image_size[0]}"
     )
     return dataset, report
 
 
-def backbone_weights(facts: FeatureFacts) -> dict[str, Tensor]:
+def backbone_weights(spec: FeatureSpec) -> dict[str, Tensor]:
     """The backbone's weights and buffers by name, checked by the archive's checksum.
 
     Raises:
         DataError: if they cannot be read.
     """
     try:
-        with zipfile.ZipFile(facts.path) as archive:
+        with zipfile.ZipFile(spec.path) as archive:
             return load(archive.read(WEIGHTS))
     except (zipfile.BadZipFile, KeyError, EOFError, OSError, SafetensorError) as error:
-        raise DataError(f"{facts.path}: {WEIGHTS} in it cannot be read ({error}); embed the images anew") from error
+        raise DataError(f"{spec.path}: {WEIGHTS} in it cannot be read ({error}); embed the images anew") from error
 
 
 @dataclass(frozen=True)
 class _Content:
     """An open features file."""
 
-    facts: FeatureFacts
+    spec: FeatureSpec
     archive: zipfile.ZipFile
     file: BinaryIO
 
@@ -112,14 +119,15 @@ class _Content:
         n = len(labels)
         if n == 0 or labels.shape != (n,) or labels.dtype != np.int64:
             raise DataError(
-                f"{self.facts.path}: {split}_labels: got {labels.dtype} {labels.shape}, expected int64 (N,), N at least 1"
+                f"{self.spec.path}: {split}_labels: got {labels.dtype} {labels.shape}, expected int64 (N,), N at least 1"
             )
-        features = self.mapped(f"{split}_features.npy", FEATURES_DTYPE, (n, num_views, self.facts.num_features))
+        features = self.mapped(f"{split}_features.npy", FEATURES_DTYPE, (n, num_views, self.spec.num_features))
         pictures = None
         if self.has(f"{split}_pictures.npy"):
-            pictures = self.mapped(f"{split}_pictures.npy", np.dtype(np.uint8), (n, self.facts.in_channels, -1, -1))
+            pictures = self.mapped(f"{split}_pictures.npy", np.dtype(np.uint8), (n, self.spec.in_channels, -1, -1))
         files = json.loads(self.archive.read(f"{split}_files.json")) if self.has(f"{split}_files.json") else ()
-        return Split(features, torch.from_numpy(labels), tuple(map(str, files)), pictures)
+        rows = FeatureRows([features], pictures=None if pictures is None else [pictures])
+        return Split(rows, torch.from_numpy(labels), tuple(map(str, files)))
 
     def mapped(self, name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Tensor:
         """A member as a memory-mapped tensor; -1 in the expected `shape` stands for any size."""
@@ -128,7 +136,7 @@ class _Content:
         self.file.seek(info.header_offset)
         signature, name_length, extra_length = _LOCAL_HEADER.unpack(self.file.read(_LOCAL_HEADER.size))
         if signature != b"PK\3\4" or info.compress_type != zipfile.ZIP_STORED:
-            raise DataError(f"{self.facts.path}: {name} in it is compressed or damaged; embed the images anew")
+            raise DataError(f"{self.spec.path}: {name} in it is compressed or damaged; embed the images anew")
         self.file.seek(name_length + extra_length, 1)
         begin = self.file.tell()
         np.lib.format.read_magic(self.file)
@@ -138,5 +146,31 @@ class _Content:
         size = offset - begin + int(np.prod(stored)) * dtype.itemsize
         if found != dtype or fortran or not fits or size != info.file_size:
             wanted = str(shape).replace("-1", "any")
-            raise DataError(f"{self.facts.path}: {name}: got {found} {stored}, expected {dtype} {wanted}")
-        return map_tensor(self.facts.path, stored, dtype, offset)
+            raise DataError(f"{self.spec.path}: {name}: got {found} {stored}, expected {dtype} {wanted}")
+        return map_tensor(self.spec.path, stored, dtype, offset)
+
+
+def write_archive(path: Path, members: Mapping[str, bytes | Path]) -> None:
+    """Write a zip archive of uncompressed members, each of which begins at a multiple of `ALIGNMENT`.
+
+    Args:
+        path: of the archive; it must not matter if it is left half-written.
+        members: name -> content, or the file that holds it.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    with open(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = 0o644 << 16
+            # The padding has a header of four bytes itself.
+            begin = file.tell() + _HEADER + len(name.encode()) + 4
+            padding = -begin % ALIGNMENT
+            info.extra = struct.pack("<HH", _PADDING, padding) + bytes(padding)
+            with archive.open(info, "w", force_zip64=True) as member:
+                if isinstance(content, bytes):
+                    member.write(content)
+                else:
+                    with open(content, "rb") as source:
+                        shutil.copyfileobj(source, member, _BLOCK)

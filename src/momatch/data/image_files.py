@@ -14,9 +14,8 @@ from torch import Tensor
 from momatch.data.cache import cache_key, open_or_build
 from momatch.data.dataset import UNLABELED, Dataset, Split
 from momatch.data.decode_pool import DecodePool
-from momatch.data.options import LoadOptions
-from momatch.data.permutations import Purpose, bit_stream, permutations
-from momatch.data.report import DataError, LoadReport, Skipped, examples
+from momatch.data.report import DataError, LoadOptions, LoadReport, Skipped, examples
+from momatch.data.sampling import Purpose, bit_stream, permutations
 
 
 @dataclass
@@ -134,7 +133,14 @@ def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Data
     hold_out(files, options)
     order = hashlib.sha256("\0".join(files.paths).encode("utf-8", "surrogateescape")).hexdigest()
     key = cache_key("files", os.path.abspath(files.root), files.digest, order, f"size={options.size}")
-    pool = DecodePool(files.root, files.paths, files.name, options, len(files.skipped))
+    pool = DecodePool(
+        files.root,
+        files.paths,
+        name=files.name,
+        source=files.source,
+        options=options,
+        already_skipped=len(files.skipped),
+    )
     entry = open_or_build(key, options.cache_dir, pool.build)
 
     bad_rows = [row for row, _ in entry.meta["skipped"]]
@@ -162,7 +168,7 @@ def _check_skipped(report: LoadReport, total: int, options: LoadOptions) -> None
     listed = f"{len(report.skipped)} files or rows cannot be used:\n{examples(report.skipped)}"
     if len(report.skipped) > limit:
         raise DataError(
-            f"{report.source}: {listed}\nexpected at most {limit}; repair or remove them, or raise max_skipped"
+            f"{report.source}: {listed}\nexpected at most {limit}; repair or remove them", options.skip_remedy
         )
     report.warnings.append(f"{report.source}: skipped: {listed}")
 

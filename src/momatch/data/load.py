@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from momatch.data.catalog import KNOWN
-from momatch.data.conversion import convert_images
 from momatch.data.dataset import Dataset, Split
-from momatch.data.feature_facts import read_facts
+from momatch.data.feature_spec import read_feature_spec
 from momatch.data.features import load_features
-from momatch.data.options import LoadOptions
-from momatch.data.places import data_root
-from momatch.data.report import DataError, DataWarning, LoadReport
-from momatch.data.rows import ImageRows
+from momatch.data.locate import data_root
+from momatch.data.report import DataError, DataWarning, LoadOptions, LoadReport
+from momatch.data.rows import PixelRows
 from momatch.data.sources.cifar import load_cifar
 from momatch.data.sources.digits import load_digits
 from momatch.data.sources.folder import load_folder
@@ -106,14 +104,28 @@ def load_with_report(
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise DataError(unknown_name(name))
-    extension = "" if path.is_dir() else path.suffix.lower()
-    if extension not in BY_EXTENSION or (path.is_file() and not extension):
-        raise DataError(f"{path}: got a {extension or 'nameless'} file, expected a folder, .csv, .parquet or .npz")
-    load, used = _FEATURES if read_facts(path) is not None else BY_EXTENSION[extension]
+    load, used = _of_path(path)
     options.refuse_unused(name, used)
     # A folder may be called like a known dataset, whose official statistics it must not be given.
     dataset, report = load(f"./{path.name}" if path.name in BY_NAME else path.name, path, options)
     return _resized(dataset, options.size), report
+
+
+def _of_path(path: Path) -> tuple[_Loader, frozenset[str]]:
+    extension = "" if path.is_dir() else path.suffix.lower()
+    if extension not in BY_EXTENSION or (path.is_file() and not extension):
+        raise DataError(f"{path}: got a {extension or 'nameless'} file, expected a folder, .csv, .parquet or .npz")
+    return BY_EXTENSION[extension] if read_feature_spec(path) is None else _FEATURES
+
+
+def takes_size(name: str) -> bool:
+    """Whether `name` is a path whose images can be brought to a size when they are loaded; what is not there cannot.
+
+    Raises:
+        DataError: if it is a file of another kind.
+    """
+    path = Path(name).expanduser()
+    return name not in BY_NAME and path.exists() and "size" in _of_path(path)[1]
 
 
 def _resized(dataset: Dataset, size: int | None) -> Dataset:
@@ -122,11 +134,8 @@ def _resized(dataset: Dataset, size: int | None) -> Dataset:
         return dataset
 
     def resized(split: Split) -> Split:
-        channels, height, width = split.images.shape[1:]
-        if (height, width) == (size, size):
-            return split
-        rows = convert_images(ImageRows.of(split.images), (channels, size, size))
-        return Split(rows.sources[0], split.labels, split.files)
+        rows = PixelRows([split.images]).converted((split.images.shape[1], size, size))
+        return Split(rows, split.labels, split.files)
 
     return replace(dataset, train=resized(dataset.train), test=dataset.test and resized(dataset.test))
 

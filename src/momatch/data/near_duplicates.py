@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Complex64, Float32, Int64, UInt8
 from torch import Tensor
-from tqdm import tqdm
+
+from momatch.console.progress import CountProgress
 
 #: Correlation of the 8x8 layouts that makes a pair a candidate; a shift by 3 of 96 pixels leaves this much.
 LAYOUT_THRESHOLD = 0.8
@@ -120,14 +121,14 @@ def find_near_duplicates(
     """
     known = [_References.of(references, mirror=mirror) for mirror in (False, True)]
     match = torch.full((len(images),), -1, dtype=torch.int64)
-    with tqdm(total=len(images), unit="image", desc="near-duplicates", disable=not progress) as bar:
+    with CountProgress(len(images), label="near-duplicates", enabled=progress) as bar:
         for start in range(0, len(images), _BLOCK):
             block = images[start : start + _BLOCK]
             layouts, templates = layout_descriptors(block), _templates(block)
             best = torch.full((len(block),), detail_threshold)
             for side in known:
                 _confirm(layouts, templates, side, best, match[start : start + len(block)])
-            bar.update(len(block))
+            bar.add(len(block))
     return match >= 0, match
 
 

@@ -1,74 +1,162 @@
-"""Chosen rows of image tensors (or of features, `momatch.data.dataset`), seen as one tensor without copying it.
+"""Chosen rows of tensors, seen as one tensor without copying it.
+
+There are two kinds:
+
+- `PixelRows`: raw images, uint8 (N, C, H, W).
+- `FeatureRows`: what a backbone made of images (`momatch.data.features`), floating (N, V, F): V views of F features each, of
+  which the first is of the plain image.
 
 A labelled set, an unlabelled pool and a contaminated pool are all rows of tensors that already exist, in memory or
-memory-mapped. Only the rows that are asked for are ever read.
+memory-mapped. Only the rows that are asked for are ever read. Whatever depends on the kind is a method here, so that splits,
+batches and evaluation need not ask which one they hold.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
+from torch.nn import functional as F
 
-from momatch.data.dataset import Rows, Split, is_features
-
-#: What one chunk of a pass over all images may take, in bytes.
+#: What one chunk of a pass over all rows may take, in bytes.
 CHUNK_BYTES = 2**24
+#: ITU-R 601 luma in 16.16 fixed point.
+_LUMA = (19595, 38470, 7471)
+
+#: Raw pixels, or the features of each image's views.
+RowTensor = UInt8[Tensor, "n C H W"] | Float[Tensor, "n V F"]
 
 
-class ImageRows:
-    """Rows of one or more uint8 image tensors of one image size, or of features of one dtype and size, on the CPU.
+@runtime_checkable
+class Embedder(Protocol):
+    """What turns rows into embeddings: a classifier."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Embeddings of images."""
+
+    def embed_features(self, features: Tensor) -> Tensor:
+        """Embeddings of what the backbone made of images."""
+
+
+class Rows(ABC):
+    """Rows of one or more tensors on the CPU that agree in dtype and shape; see `PixelRows` and `FeatureRows`.
 
     Args:
-        sources: tensors (N_i, C, H, W), or floating (N_i, V, F).
-        rows: (N,) row numbers in the concatenation of `sources`; None for all rows in order.
-        pictures: for each source what to show in its place, uint8 (N_i, C, h, w); None where the sources show themselves.
+        sources: tensors (N_i, ...).
+        index: (N,) row numbers in the concatenation of `sources`; None for all rows in order.
 
     Raises:
-        ValueError: if the sources differ in size or dtype, or a row number is out of range.
+        ValueError: if the sources are of another kind or differ from each other, or a row number is out of range.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[Tensor],
-        rows: Int64[Tensor, " N"] | None = None,
-        *,
-        pictures: Sequence[Tensor] | None = None,
-    ) -> None:
+    #: What one of the rows is called in messages.
+    noun: str
+    #: What the sources must be, in words.
+    expected: str
+
+    def __init__(self, sources: Sequence[Tensor], index: Int64[Tensor, " N"] | None = None) -> None:
         if not sources:
-            raise ValueError("sources: got none, expected at least one image tensor")
+            raise ValueError("sources: got none, expected at least one tensor")
         for source in sources:
-            is_pixels = source.dtype == torch.uint8 and source.ndim == 4
-            if not (is_pixels or is_features(source)) or source.device.type != "cpu":
+            if not self.fits(source) or source.device.type != "cpu":
                 raise ValueError(
-                    f"sources: got {source.dtype} {tuple(source.shape)} on {source.device}, expected torch.uint8 (N, C, H, W) "
-                    "or features (N, V, F) on the CPU; a BatchStream brings batches to the device"
+                    f"sources: got {source.dtype} {tuple(source.shape)} on {source.device}, expected {self.expected} on the "
+                    "CPU; a BatchStream brings batches to the device"
                 )
             if source.shape[1:] != sources[0].shape[1:] or source.dtype != sources[0].dtype:
                 raise ValueError(
-                    f"sources: got images of shape {tuple(source.shape[1:])}, expected {tuple(sources[0].shape[1:])} "
-                    f"as in the first source, and got {source.dtype} after {sources[0].dtype}; see convert_images"
+                    f"sources: got {source.dtype} rows of shape {tuple(source.shape[1:])}, expected {sources[0].dtype} of "
+                    f"{tuple(sources[0].shape[1:])} as in the first source"
                 )
         total = sum(len(source) for source in sources)
-        self.rows = torch.arange(total) if rows is None else rows
-        if len(self.rows):
-            low, high = int(self.rows.min()), int(self.rows.max())
+        self.index = torch.arange(total) if index is None else index
+        if len(self.index):
+            low, high = int(self.index.min()), int(self.index.max())
             if low < 0 or high >= total:
-                raise ValueError(f"rows: got {low} to {high}, expected row numbers from 0 to {total - 1}")
+                raise ValueError(f"index: got {low} to {high}, expected row numbers from 0 to {total - 1}")
         self.sources = tuple(sources)
-        self._pictures = None if pictures is None else tuple(pictures)
         # The first row of each source in the concatenation.
         self._starts = np.cumsum([0, *(len(source) for source in sources[:-1])])
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    @staticmethod
+    def of(data: "Rows | Tensor") -> "Rows":
+        """Rows as they are; a tensor as all of its rows, of the kind that its dtype and shape tell.
+
+        Raises:
+            ValueError: if it is neither.
+        """
+        if isinstance(data, Rows):
+            return data
+        if not isinstance(data, Tensor):
+            raise ValueError(f"rows: got {type(data).__name__}, expected a tensor or Rows")
+        for kind in (PixelRows, FeatureRows):
+            if kind.fits(data):
+                return kind([data])
+        raise ValueError(
+            f"rows: got {data.dtype} {tuple(data.shape)}, expected {PixelRows.expected}, or {FeatureRows.expected}"
+        )
+
+    @staticmethod
+    @abstractmethod
+    def fits(source: Tensor) -> bool:
+        """Whether a tensor holds rows of this kind."""
+
+    @abstractmethod
+    def select(self, positions: Int64[Tensor, " n"]) -> "Rows":
+        """The rows at `positions`, still without copying."""
+
+    @abstractmethod
+    def append(self, other: "Rows") -> "Rows":
+        """These rows, then those of `other`.
+
+        Raises:
+            ValueError: if those are of another kind, dtype or shape.
+        """
 
     @property
-    def image_shape(self) -> tuple[int, ...]:
-        """(C, H, W), or (V, F) of features."""
+    @abstractmethod
+    def pictures(self) -> "PixelRows | None":
+        """What to show of each row; None where there is nothing to show."""
+
+    @abstractmethod
+    def plain(self) -> "Rows":
+        """What evaluation takes: of several views the plain one alone, without copying."""
+
+    @abstractmethod
+    def like(self, other: "Rows") -> "Rows":
+        """These rows in the shape of `other`, so that they can be appended to them.
+
+        Raises:
+            ValueError: if they cannot be converted.
+        """
+
+    @abstractmethod
+    def for_model(self, image_shape: tuple[int, int, int]) -> "Rows":
+        """These rows as a model of images (C, H, W) takes them."""
+
+    @abstractmethod
+    def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
+        """Embeddings of a batch that was gathered from these rows, on the classifier's device."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Kind, size and dtype in a few words."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    @abstractmethod
+    def side(self) -> int | None:
+        """Side of square images in pixels; None for others, and for features."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row: (C, H, W) of pixels, (V, F) of features."""
         return tuple(self.sources[0].shape[1:])
 
     @property
@@ -77,32 +165,20 @@ class ImageRows:
         return self.sources[0].dtype
 
     @property
-    def are_features(self) -> bool:
-        """Whether these are features and not pixels."""
-        return is_features(self.sources[0])
-
-    @property
-    def pictures(self) -> "ImageRows | None":
-        """What to show: the images themselves, or the small ones beside features; None where there are none."""
-        if not self.are_features:
-            return self
-        return None if self._pictures is None else ImageRows(self._pictures, self.rows)
-
-    @property
     def row_bytes(self) -> int:
         """What one row takes."""
-        return math.prod(self.image_shape) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
         """What the rows take once they are copied out."""
         return len(self) * self.row_bytes
 
-    def gather(self, positions: Int64[Tensor, " n"], *, out: Tensor | None = None) -> Rows:
-        """Copy the images at `positions`, into `out` if given (so that it can be pinned memory)."""
-        rows = self.rows.index_select(0, positions).numpy()
+    def gather(self, positions: Int64[Tensor, " n"], *, out: Tensor | None = None) -> RowTensor:
+        """Copy the rows at `positions`, into `out` if given (so that it can be pinned memory)."""
+        rows = self.index.index_select(0, positions).numpy()
         if out is None:
-            out = torch.empty((len(rows), *self.image_shape), dtype=self.dtype)
+            out = torch.empty((len(rows), *self.shape), dtype=self.dtype)
         # Indexed by numpy, whose one thread copies a batch in a fraction of a millisecond: torch's would take all threads,
         # and wait for each of them where the cores are busy or a second thread gathers.
         target = out.numpy()
@@ -115,96 +191,205 @@ class ImageRows:
             target[where] = source.numpy()[rows[where] - start]
         return out
 
-    @classmethod
-    def of(cls, images: "ImageRows | Tensor") -> "ImageRows":
-        """Rows as they are; a tensor as all of its rows.
-
-        Raises:
-            ValueError: if it is neither.
-        """
-        if isinstance(images, cls):
-            return images
-        if not isinstance(images, Tensor):
-            raise ValueError(f"images: got {type(images).__name__}, expected a uint8 tensor (N, C, H, W) or ImageRows")
-        return cls([images])
-
-    @classmethod
-    def of_split(cls, split: Split, rows: Int64[Tensor, " N"] | None = None) -> "ImageRows":
-        """Rows of a split, with its pictures; None for all of them."""
-        return cls([split.images], rows, pictures=None if split.pictures is None else [split.pictures])
-
-    def chunks(self, size: int | None = None) -> Iterator[Rows]:
-        """All images in order, `size` at a time; None for as many as fit in `CHUNK_BYTES` (but at least one)."""
+    def chunks(self, size: int | None = None) -> Iterator[RowTensor]:
+        """All rows in order, `size` at a time; None for as many as fit in `CHUNK_BYTES` (but at least one)."""
         size = size or max(1, CHUNK_BYTES // max(1, self.row_bytes))
         for start in range(0, len(self), size):
             yield self.gather(torch.arange(start, min(start + size, len(self))))
 
-    def select(self, positions: Int64[Tensor, " n"]) -> "ImageRows":
-        """The images at `positions`, still without copying."""
-        return ImageRows(self.sources, self.rows.index_select(0, positions), pictures=self._pictures)
-
-    def plain(self) -> "ImageRows":
-        """Of features the first view alone, which evaluation takes, without copying; images as they are."""
-        if not self.are_features or self.image_shape[0] == 1:
-            return self
-        return ImageRows([source[:, :1] for source in self.sources], self.rows, pictures=self._pictures)
-
-    def even_share(self, at_most: int) -> "ImageRows":
-        """Every so many-th row, `at_most` of them."""
+    def even_share(self, at_most: int) -> "Rows":
+        """Every k-th row, with the smallest k that leaves no more than `at_most`."""
         return self.select(torch.arange(0, len(self), max(1, -(-len(self) // at_most))))
 
-    def append(self, other: "ImageRows") -> "ImageRows":
-        """These images, then those of `other`, which must have the same size."""
-        offset = sum(len(source) for source in self.sources)
-        shown = None if self._pictures is None or other._pictures is None else (*self._pictures, *other._pictures)
-        rows = torch.cat([self.rows, other.rows + offset])
-        return ImageRows((*self.sources, *other.sources), rows, pictures=shown)
-
-    def to_device(self, device: torch.device) -> Rows:
-        """Copy all images to `device` as one tensor, chunk by chunk (on ``meta`` nothing is read)."""
-        images = torch.empty((len(self), *self.image_shape), dtype=self.dtype, device=device)
+    def to_device(self, device: torch.device) -> RowTensor:
+        """Copy all rows to `device` as one tensor, chunk by chunk (on ``meta`` nothing is read)."""
+        copied = torch.empty((len(self), *self.shape), dtype=self.dtype, device=device)
         if device.type != "meta":
             start = 0
             for chunk in self.chunks():
-                images[start : start + len(chunk)].copy_(chunk)
+                copied[start : start + len(chunk)].copy_(chunk)
                 start += len(chunk)
-        return images
+        return copied
+
+    def _joined_index(self, other: "Rows") -> Int64[Tensor, " n"]:
+        """Row numbers in the sources of both, these first."""
+        return torch.cat([self.index, other.index + sum(len(source) for source in self.sources)])
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Images with their labels, as a `Split`, but as rows of larger tensors.
+class PixelRows(Rows):
+    """Rows of raw images, uint8 (N, C, H, W). Arguments as for `Rows`."""
 
-    Attributes:
-        images: N images.
-        labels: int64, (N,); `UNLABELED` where the label is not known.
-    """
+    noun = "images"
+    expected = "raw pixels, torch.uint8 (N, C, H, W)"
 
-    images: ImageRows
-    labels: Int64[Tensor, " N"]
+    @staticmethod
+    def fits(source: Tensor) -> bool:
+        """Whether a tensor holds raw images."""
+        return source.dtype == torch.uint8 and source.ndim == 4
 
-    def __post_init__(self) -> None:
-        if len(self.images) != len(self.labels):
-            raise ValueError(f"labels: got {len(self.labels)}, expected one for each of the {len(self.images)} images")
+    def select(self, positions: Int64[Tensor, " n"]) -> "PixelRows":
+        """The images at `positions`, still without copying."""
+        return PixelRows(self.sources, self.index.index_select(0, positions))
 
-    @classmethod
-    def of(cls, split: "Split | Examples") -> "Examples":
-        """All of `split`; examples as they are.
+    def append(self, other: Rows) -> "PixelRows":
+        """These images, then those of `other`."""
+        return PixelRows((*self.sources, *other.sources), self._joined_index(other))
+
+    @property
+    def pictures(self) -> "PixelRows":
+        """The images themselves."""
+        return self
+
+    def plain(self) -> "PixelRows":
+        """The images themselves."""
+        return self
+
+    def like(self, other: Rows) -> "PixelRows":
+        """The images `converted` to the shape of `other`.
 
         Raises:
-            ValueError: if it is neither, as a whole `Dataset` is not.
+            ValueError: if `other` are features.
         """
-        if isinstance(split, cls):
-            return split
-        if not isinstance(split, Split):
+        if not isinstance(other, PixelRows):
+            raise ValueError("rows: got images to go with features, expected features; embed both in the same way")
+        return self.converted(other.shape)
+
+    def for_model(self, image_shape: tuple[int, int, int]) -> "PixelRows":
+        """The images `converted` to the channels and size that the model takes."""
+        return self.converted(image_shape)
+
+    def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
+        """Embeddings of images."""
+        return classifier.embed(batch)
+
+    @property
+    def side(self) -> int | None:
+        """Side of the images, if they are square."""
+        _, height, width = self.shape
+        return height if height == width else None
+
+    def describe(self) -> str:
+        """Size and colour."""
+        channels, height, width = self.shape
+        return f"images: {width}x{height}, {'gray' if channels == 1 else 'colour'}, uint8"
+
+    def converted(self, image_shape: tuple[int, ...]) -> "PixelRows":
+        """The images with shape `image_shape` (C, H, W), so that two datasets can share a pool.
+
+        - gray to RGB: the channel three times.
+        - RGB to gray: ITU-R 601 luma, (19595 R + 38470 G + 7471 B + 32768) >> 16, bit for bit Pillow's ``convert("L")``.
+        - size: stretched to (H, W) without cropping, bilinear with antialiasing, rounded to the nearest gray level.
+
+        Images that have the shape already are returned as they are; others are converted chunk by chunk into new memory.
+
+        Raises:
+            ValueError: if a number of channels is neither 1 nor 3, or a size is less than one pixel.
+        """
+        if self.shape == image_shape:
+            return self
+        for name, shape in (("images", self.shape), ("image_shape", image_shape)):
+            if len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1:
+                raise ValueError(f"{name}: got (C, H, W) = {shape}, expected C = 1 or 3 and at least one pixel")
+        converted = torch.empty((len(self), *image_shape), dtype=torch.uint8)
+        start = 0
+        for chunk in self.chunks():
+            converted[start : start + len(chunk)] = _convert(chunk, image_shape)
+            start += len(chunk)
+        return PixelRows([converted])
+
+
+class FeatureRows(Rows):
+    """Rows of features, floating (N, V, F): of each image V views, the plain one first. Other arguments as for `Rows`.
+
+    Args:
+        pictures: for each source small images of its rows, uint8 (N_i, C, h, w), to show; None where there are none.
+    """
+
+    noun = "features"
+    expected = "features, floating (N, V, F)"
+
+    def __init__(
+        self,
+        sources: Sequence[Tensor],
+        index: Int64[Tensor, " N"] | None = None,
+        *,
+        pictures: Sequence[Tensor] | None = None,
+    ) -> None:
+        super().__init__(sources, index)
+        if pictures is not None and [len(part) for part in pictures] != [len(source) for source in sources]:
             raise ValueError(
-                f"examples: got {type(split).__name__}, expected Examples or a Split, such as dataset.train"
+                f"pictures: got {sum(map(len, pictures))}, expected one for each of {sum(map(len, sources))} rows"
             )
-        return cls(ImageRows.of_split(split), split.labels)
+        self._pictures = None if pictures is None else tuple(pictures)
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    @staticmethod
+    def fits(source: Tensor) -> bool:
+        """Whether a tensor holds features."""
+        return source.is_floating_point() and source.ndim == 3
 
-    def select(self, positions: Int64[Tensor, " n"]) -> "Examples":
-        """The examples at `positions`."""
-        return Examples(self.images.select(positions), self.labels.index_select(0, positions))
+    def select(self, positions: Int64[Tensor, " n"]) -> "FeatureRows":
+        """The features at `positions`, still without copying."""
+        return FeatureRows(self.sources, self.index.index_select(0, positions), pictures=self._pictures)
+
+    def append(self, other: Rows) -> "FeatureRows":
+        """These features, then those of `other`; with pictures where both have some."""
+        theirs = other._pictures if isinstance(other, FeatureRows) else None
+        shown = None if self._pictures is None or theirs is None else (*self._pictures, *theirs)
+        return FeatureRows((*self.sources, *other.sources), self._joined_index(other), pictures=shown)
+
+    @property
+    def pictures(self) -> PixelRows | None:
+        """The small images beside the features."""
+        return None if self._pictures is None else PixelRows(self._pictures, self.index)
+
+    def plain(self) -> "FeatureRows":
+        """The first view alone."""
+        return FeatureRows([source[:, :1] for source in self.sources], self.index, pictures=self._pictures)
+
+    def like(self, other: Rows) -> "FeatureRows":
+        """The features as they are.
+
+        Raises:
+            ValueError: if `other` are images, or features of other views.
+        """
+        if self.shape != other.shape:
+            raise ValueError(
+                f"rows: got features (V, F) = {self.shape} to go with rows of shape {other.shape}, expected the same: features "
+                "cannot be made of another size, nor mixed with images; embed both in the same way"
+            )
+        return self
+
+    def for_model(self, image_shape: tuple[int, int, int]) -> "FeatureRows":
+        """The features as they are: the model's backbone has been applied to the images."""
+        return self
+
+    def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
+        """Embeddings of the plain view."""
+        return classifier.embed_features(batch[:, 0])
+
+    @property
+    def side(self) -> None:
+        """Features have none."""
+
+    def describe(self) -> str:
+        """How many views of how many features."""
+        views, features = self.shape
+        return f"features: {views} views of {features}, {str(self.dtype).removeprefix('torch.')}"
+
+
+def _convert(images: UInt8[Tensor, "n C H W"], image_shape: tuple[int, ...]) -> UInt8[Tensor, "n c h w"]:
+    # Channels are reduced before and repeated after resizing, so that the resizing touches the fewest.
+    channels, *size = image_shape
+    if channels < images.shape[1]:
+        images = _luma(images)
+    if list(images.shape[2:]) != size:
+        resized = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
+        images = resized.round_().clamp_(0, 255).to(torch.uint8)
+    return images.expand(-1, channels, -1, -1)
+
+
+def _luma(images: UInt8[Tensor, "n 3 H W"]) -> UInt8[Tensor, "n 1 H W"]:
+    total = torch.full_like(images[:, :1], 1 << 15, dtype=torch.int32)
+    for channel, weight in enumerate(_LUMA):
+        total.add_(images[:, channel : channel + 1], alpha=weight)
+    return total.bitwise_right_shift_(16).to(torch.uint8)

@@ -1,19 +1,88 @@
-"""Which samples are in the batch of a step: a function of (seed, step), without state.
+"""Which samples are drawn: permutations, subsets and the batches of a run, each a function of the seed alone.
 
-The samples form one endless sequence: a permutation of all of them, then another, and so on, so that after every epoch
-each sample has been seen equally often, also where a batch is larger than the whole set. Batch s is the part from
-``s * batch_size`` to ``(s + 1) * batch_size`` of that sequence, cut into equal consecutive parts for the processes.
+**The same on every machine and with every version of torch and numpy.** ``torch.randperm`` and
+``numpy.random.Generator.permutation`` may change their algorithm between releases, and the choice of 40 labelled images decides
+a result by several points. So only the raw 64-bit output of PCG64 is used, which numpy promises to keep (NEP 19), and the
+permutation is the stable argsort of one such word for each item. Each purpose has a bit stream of its own: drawing for one
+never moves another, and no global generator is read or advanced.
+
+**Batches** (`EpochSampler`) are a function of (seed, step). The samples form one endless sequence: a permutation of all of
+them, then another, and so on, so that after every epoch each sample has been seen equally often, also where a batch is larger
+than the whole set. Batch s is the part from ``s * batch_size`` to ``(s + 1) * batch_size`` of that sequence, cut into equal
+consecutive parts for the processes.
 """
 
+from enum import IntEnum
+
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.data.permutations import Purpose, bit_stream, check_seed, permutations
+from momatch.data.dataset import UNLABELED
 
 #: Whole epochs are drawn together until a block has about this many entries: a set of 40 samples would otherwise cost a
 #: draw and a transfer in every step. Part of every recorded result, as the blocks key the bit streams: never change it.
 BLOCK_ENTRIES = 2**16
+
+
+class Purpose(IntEnum):
+    """What a bit stream is for. The values are part of every recorded result: never renumber them."""
+
+    SPLIT = 0
+    LABELED_BATCHES = 1
+    UNLABELED_BATCHES = 2
+    CONTAMINATION = 3
+    HELD_OUT = 4
+    CALIBRATION = 5
+    SUBSET = 6
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` if it is a non-negative integer (of any size).
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed: got {seed!r}, expected a non-negative integer")
+    return int(seed)
+
+
+def bit_stream(seed: int, purpose: Purpose, *key: int) -> np.random.PCG64:
+    """The generator of raw bits for (seed, purpose, key)."""
+    return np.random.PCG64(np.random.SeedSequence(check_seed(seed), spawn_key=(int(purpose), *key)))
+
+
+def permutations(bits: np.random.PCG64, count: int, size: int) -> Int64[np.ndarray, "{count} {size}"]:
+    """`count` independent permutations of ``range(size)``, one a row; takes ``count * size`` words of `bits`."""
+    words = bits.random_raw(count * size).reshape(count, size)
+    # Stable, so that even equal words (about size^2 / 2^65 likely) give one order everywhere.
+    return np.argsort(words, axis=1, kind="stable").astype(np.int64, copy=False)
+
+
+def draw_subset(labels: Int64[Tensor, " N"], count: int, *, seed: int) -> Int64[Tensor, " n"]:
+    """Positions of `count` samples, ascending; all where there are no more.
+
+    Labels are scarce, so unlabelled samples are left out first: all labelled ones stay and the rest is drawn from the
+    unlabelled. Where the labelled ones alone are too many, each class keeps its share of them.
+
+    Args:
+        labels: (N,) labels, `UNLABELED` where not known.
+        count: at least 1.
+        seed: a non-negative integer.
+    """
+    bits = bit_stream(seed, Purpose.SUBSET)
+    (order,) = permutations(bits, 1, len(labels))
+    shuffled = labels[torch.from_numpy(order)]
+    # Where a sample stands among those of its class, from 0 to 1: the first `count` by that are an even share of each.
+    place = torch.zeros(len(labels), dtype=torch.float64)
+    for label in shuffled.unique().tolist():
+        (members,) = torch.nonzero(shuffled == label, as_tuple=True)
+        place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    place[shuffled == UNLABELED] += 1
+    chosen = place.argsort(stable=True)[:count]
+    return torch.from_numpy(order)[chosen].sort().values
 
 
 class EpochSampler:

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from momatch.data.dataset import UNLABELED, Split
-from momatch.data.permutations import Purpose, bit_stream, permutations
-from momatch.data.rows import Examples, ImageRows
+from momatch.data.dataset import UNLABELED, Examples, Split
+from momatch.data.rows import Rows
+from momatch.data.sampling import Purpose, bit_stream, permutations
 from momatch.numerics.checks import check_positive_int
 
 
@@ -44,18 +44,18 @@ class SemiSupervised:
 
     Attributes:
         class_names: label k is ``class_names[k]``.
-        labeled_images: m images whose label is shown.
+        labeled: m images whose label is shown.
         labels: (m,) their labels.
         labeled_rows: (m,) their positions among the examples that were split.
-        unlabeled_images: the pool of N_u images, in the order of the examples.
+        unlabeled: the pool of N_u images, in the order of the examples.
         truth: what is known about the pool; training must not read it.
     """
 
     class_names: tuple[str, ...]
-    labeled_images: ImageRows
+    labeled: Rows
     labels: Int64[Tensor, " m"]
     labeled_rows: Int64[Tensor, " m"]
-    unlabeled_images: ImageRows
+    unlabeled: Rows
     truth: PoolTruth
 
     @property
@@ -200,7 +200,7 @@ def split_as_labeled(examples: Examples, class_names: Sequence[str], *, labeled_
     return split_by_rows(examples, class_names, rows, labeled_in_pool=labeled_in_pool)
 
 
-def hold_out_pool(data: SemiSupervised, *, fraction: float, seed: int) -> tuple[SemiSupervised, ImageRows]:
+def hold_out_pool(data: SemiSupervised, *, fraction: float, seed: int) -> tuple[SemiSupervised, Rows]:
     """Keep a share of the pool out of training, drawn by `seed`; images whose label is shown stay.
 
     Args:
@@ -225,8 +225,8 @@ def hold_out_pool(data: SemiSupervised, *, fraction: float, seed: int) -> tuple[
         row=truth.row[kept],
         origin_names=truth.origin_names,
     )
-    pool = data.unlabeled_images
-    return replace(data, unlabeled_images=pool.select(kept), truth=smaller), pool.select(taken)
+    pool = data.unlabeled
+    return replace(data, unlabeled=pool.select(kept), truth=smaller), pool.select(taken)
 
 
 def _split(
@@ -237,10 +237,10 @@ def _split(
     (pool,) = torch.nonzero(in_pool, as_tuple=True)
     return SemiSupervised(
         class_names=tuple(class_names),
-        labeled_images=examples.images.select(labeled),
+        labeled=examples.rows.select(labeled),
         labels=examples.labels[labeled],
         labeled_rows=labeled,
-        unlabeled_images=examples.images.select(pool),
+        unlabeled=examples.rows.select(pool),
         truth=PoolTruth(
             labels=examples.labels[pool],
             is_outlier=torch.zeros(len(pool), dtype=torch.bool),

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows, Rows
 
 #: Those of the benchmark protocol, by dataset name, as (mean, standard deviation) of channels in [0, 1].
 KNOWN_STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -15,14 +15,14 @@ KNOWN_STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
-def normalization(name: str, pool: ImageRows) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def normalization(name: str, pool: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, standard deviation) for the dataset `name`: the protocol's where it states them, else those of `pool`."""
-    if name in KNOWN_STATISTICS and len(KNOWN_STATISTICS[name][0]) == pool.image_shape[0]:
+    if name in KNOWN_STATISTICS and len(KNOWN_STATISTICS[name][0]) == pool.shape[0]:
         return KNOWN_STATISTICS[name]
     return channel_statistics(pool)
 
 
-def channel_statistics(images: ImageRows) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(images: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and (population) standard deviation of each channel over all pixels of all images, in [0, 1].
 
     The gray levels are counted chunk by chunk, so memory is bounded and both sums are exact integers: the result does
@@ -34,11 +34,11 @@ def channel_statistics(images: ImageRows) -> tuple[tuple[float, ...], tuple[floa
     Raises:
         ValueError: if there are no images, or they are features.
     """
-    if images.are_features:
-        raise ValueError("images: got features, expected pixels: features have no channels to compute statistics of")
+    if not isinstance(images, PixelRows):
+        raise ValueError(f"images: got {images.describe()}; expected pixels: features have no channels")
     if not len(images):
         raise ValueError("images: got none, expected at least one to compute statistics of")
-    counts = torch.zeros(images.image_shape[0], 256, dtype=torch.int64)
+    counts = torch.zeros(images.shape[0], 256, dtype=torch.int64)
     for chunk in images.chunks():
         for channel, levels in enumerate(chunk.unbind(1)):
             counts[channel] += torch.bincount(levels.reshape(-1), minlength=256)

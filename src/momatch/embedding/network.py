@@ -13,7 +13,7 @@ from torch import Tensor
 
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.augment.draws import draw
-from momatch.data.feature_facts import FeatureFacts
+from momatch.data.feature_spec import FeatureSpec
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import build_classifier
 from momatch.models.spec import ModelSpec
@@ -25,16 +25,16 @@ class Network:
 
     Args:
         classifier: its backbone and preprocessing are used; on its device, in evaluation mode.
-        facts: how many views, and which.
+        spec: how many views, and which.
     """
 
-    def __init__(self, classifier: Classifier, facts: FeatureFacts) -> None:
+    def __init__(self, classifier: Classifier, spec: FeatureSpec) -> None:
         self._classifier = classifier.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._device = next(iter([*classifier.backbone.parameters(), torch.empty(0)])).device
-        flip = facts.flip == "yes"
+        flip = spec.flip == "yes"
         self._weak = WeakAugment(flip=flip)
-        self._strong = StrongAugment(flip=flip, num_operations=facts.strong_operations, cutout=facts.cutout)
-        self._facts = facts
+        self._strong = StrongAugment(flip=flip, num_operations=spec.strong_operations, cutout=spec.cutout)
+        self._spec = spec
         self.num_features: int = classifier.backbone.num_features  # type: ignore[assignment] # build_backbone sets it
 
     def views(self, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"]) -> Float16[np.ndarray, "n V F"]:
@@ -50,8 +50,8 @@ class Network:
             ValueError: if features are not finite in float16.
         """
         images = images.to(self._device)
-        weak = [self._view(self._weak, images, rows, j) for j in range(self._facts.weak_views)]
-        strong = [self._view(self._strong, images, rows, j) for j in range(self._facts.strong_views)]
+        weak = [self._view(self._weak, images, rows, j) for j in range(self._spec.weak_views)]
+        strong = [self._view(self._strong, images, rows, j) for j in range(self._spec.strong_views)]
         return self._features([images, *weak, *strong])
 
     def plain(self, images: UInt8[Tensor, "n C H W"]) -> Float16[np.ndarray, "n 1 F"]:
@@ -68,14 +68,14 @@ class Network:
         Raises:
             ValueError: if it fails.
         """
-        shape = (2, self._facts.in_channels, *self._facts.image_size)
+        shape = (2, self._spec.in_channels, *self._spec.image_size)
         dtypes = {str(value.dtype) for value in self._classifier.backbone.parameters()} - {"torch.float32"}
         hint = f"; its weights are {', '.join(sorted(dtypes))}, images come in float32: let its factory return .float()"
         try:
             self._raw_features(torch.zeros(shape, dtype=torch.uint8, device=self._device))
         except Exception as error:
             raise ValueError(
-                f"backbone {self._facts.backbone!r}: got {type(error).__name__}: {error}, expected features of two images of "
+                f"backbone {self._spec.backbone!r}: got {type(error).__name__}: {error}, expected features of two images of "
                 f"shape {shape[1:]}{hint if dtypes else ''}"
             ) from error
 
@@ -86,7 +86,7 @@ class Network:
         draws = draw(
             last - first + 1,
             view.num_draws,
-            seed=self._facts.seed,
+            seed=self._spec.seed,
             step=step,
             view=view.default_view,
             offset=first,
@@ -98,20 +98,20 @@ class Network:
         features = torch.stack([self._raw_features(view) for view in views], 1).cpu()
         if not bool(features.isfinite().all()):
             raise ValueError(
-                f"backbone {self._facts.backbone!r}: got features that are not finite in float16 (up to 65,504), expected "
+                f"backbone {self._spec.backbone!r}: got features that are not finite in float16 (up to 65,504), expected "
                 "finite ones; scale what the network returns, with a norm layer at its end for example"
             )
         return features.numpy()
 
     @torch.inference_mode()
     def _raw_features(self, images: UInt8[Tensor, "n C H W"]) -> Float16[Tensor, "n F"]:
-        assert self._classifier.preprocess is not None, "the facts have the dataset's statistics"
+        assert self._classifier.preprocess is not None, "the spec have the dataset's statistics"
         x = self._classifier.preprocess(images.contiguous(memory_format=torch.channels_last))
         features: Tensor = self._classifier.backbone(x)
         return features.to(torch.float16)
 
 
-def build_network(model: ModelSpec, facts: FeatureFacts, weights: Path, device: torch.device) -> Network:
+def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: torch.device) -> Network:
     """The network of an embedding; its weights are in `weights` if the embedding was begun before, else they are put there.
 
     The random state of the caller is left as it was.
@@ -124,42 +124,42 @@ def build_network(model: ModelSpec, facts: FeatureFacts, weights: Path, device: 
     Warns:
         UserWarning: if the weights in `weights` are others than the backbone starts with now.
     """
-    classifier = _build(model, facts)
+    classifier = _build(model, spec)
     if not weights.exists():
-        content = _content(classifier, facts)
-        network = Network(classifier.to(device), facts)
+        content = _content(classifier, spec)
+        network = Network(classifier.to(device), spec)
         network.try_out()
         replace_files({weights: content})
         return network
-    fresh = _content(classifier, facts)
+    fresh = _content(classifier, spec)
     try:
         classifier.backbone.load_state_dict(load(weights.read_bytes()))
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(
-            f"{weights}: the weights that the embedding was begun with do not fit backbone {facts.backbone!r} any more; "
+            f"{weights}: the weights that the embedding was begun with do not fit backbone {spec.backbone!r} any more; "
             f"delete {weights.parent} to begin anew"
         ) from error
     # A backbone that starts from other weights each time, whatever the seed, has not been changed by anyone.
-    if fresh != _content(classifier, facts) and fresh == _content(_build(model, facts), facts):
+    if fresh != _content(classifier, spec) and fresh == _content(_build(model, spec), spec):
         warnings.warn(
-            f"backbone {facts.backbone!r} has other weights now than when the embedding was begun: going on with the weights "
+            f"backbone {spec.backbone!r} has other weights now than when the embedding was begun: going on with the weights "
             f"it was begun with; delete {weights.parent} while it is stopped to begin anew with those of now",
             stacklevel=2,
         )
-    return Network(classifier.to(device), facts)
+    return Network(classifier.to(device), spec)
 
 
-def _build(model: ModelSpec, facts: FeatureFacts) -> Classifier:
+def _build(model: ModelSpec, spec: FeatureSpec) -> Classifier:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(facts.seed)
+        torch.manual_seed(spec.seed)
         # Whoever embeds names the backbone; no file does.
         return build_classifier(model, trust_code=True)
 
 
-def _content(classifier: Classifier, facts: FeatureFacts) -> bytes:
+def _content(classifier: Classifier, spec: FeatureSpec) -> bytes:
     """The backbone's weights and buffers as they are stored."""
     state = classifier.backbone.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
-            raise ValueError(f"backbone {facts.backbone!r}: got {name} of type {type(value).__name__} in its state")
+            raise ValueError(f"backbone {spec.backbone!r}: got {name} of type {type(value).__name__} in its state")
     return save({name: value.contiguous().clone() for name, value in state.items()})

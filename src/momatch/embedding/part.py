@@ -16,8 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from momatch.data.journal import JOURNAL, Journal, read_journal
-from momatch.storage.durable import PART, json_bytes, parse_json, read_object, replace_files, sync_folder, write_all
+from momatch.data.cache import JOURNAL, Journal, read_journal
+from momatch.storage.durable import (
+    PART,
+    json_bytes,
+    parse_json,
+    read_object,
+    rename_synced,
+    replace_files,
+    sync_file,
+    write_all,
+)
 
 _PLAN = "plan.json"
 _LOCK = "lock"
@@ -104,10 +113,8 @@ class Part:
         Raises:
             OSError: if it cannot be.
         """
-        with open(written, "r+b") as file:
-            os.fsync(file.fileno())
-        os.replace(written, self.out)
-        sync_folder(self.out.absolute().parent)
+        sync_file(written)
+        rename_synced(written, self.out)
         shutil.rmtree(self.folder)
 
     @contextmanager

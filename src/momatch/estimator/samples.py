@@ -140,9 +140,9 @@ def weighted_batches(
         places, rows = draw_labeled(), draw_pool()
         yield Batch(
             step=step,
-            labeled_images=labeled[places],
+            labeled=labeled[places],
             labels=labels[places],
             labeled_indices=places,
-            unlabeled_images=rows,
+            unlabeled=rows,
             unlabeled_indices=rows,
         )

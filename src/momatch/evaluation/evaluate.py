@@ -1,4 +1,7 @@
-"""What a trained classifier is worth: accuracy, calibration, compactness, outlier scores; and the closed-form refit."""
+"""From a classifier's outputs to metrics: accuracy, calibration, compactness, outlier scores; and the closed-form refit.
+
+No run and no files here: `momatch.inference.evaluate` evaluates a finished run on its data, `metrics` are the formulas.
+"""
 
 import copy
 import math
@@ -11,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.evaluation.metrics import (
     Calibration,
     alignment,
@@ -44,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Figures about a classifier on n labelled images; shares are fractions of 1.
+    """Metrics of a classifier on n labelled images; shares are fractions of 1.
 
     Attributes:
         n: labelled images that were evaluated.
@@ -77,8 +80,8 @@ class Evaluation:
         return self.calibration.error
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain values for JSON; None where a figure is not finite."""
-        figures = {
+        """All metrics as plain values for JSON; None where one is not finite."""
+        metrics = {
             "n": self.n,
             "accuracy": self.accuracy,
             "per_class": list(self.per_class),
@@ -91,22 +94,22 @@ class Evaluation:
             "confusion": self.confusion.tolist(),
         }
         bins = ("count", "confidence", "accuracy")
-        return {**figures, "calibration": {name: getattr(self.calibration, name).tolist() for name in bins}}
+        return {**metrics, "calibration": {name: getattr(self.calibration, name).tolist() for name in bins}}
 
 
 def evaluate_classifier(
-    classifier: Classifier, images: ImageRows | Tensor, labels: Int64[Tensor, " n"], *, batch_size: int = 512
+    classifier: Classifier, rows: Rows | Tensor, labels: Int64[Tensor, " n"], *, batch_size: int = 512
 ) -> Evaluation:
-    """Run the classifier over images and take its figures; images labelled -1 are left out.
+    """Run the classifier over images or features and measure it; those labelled -1 are left out.
 
     Raises:
         ValueError: as `run_classifier` and `evaluate_outputs`.
     """
-    return evaluate_outputs(classifier.head, run_classifier(classifier, images, batch_size=batch_size), labels)
+    return evaluate_outputs(classifier.head, run_classifier(classifier, rows, batch_size=batch_size), labels)
 
 
 def evaluate_outputs(head: Head, outputs: Outputs, labels: Int64[Tensor, " n"]) -> Evaluation:
-    """Figures from outputs that are there already; samples labelled -1 are left out.
+    """Metrics of outputs that are there already; samples labelled -1 are left out.
 
     Args:
         head: whose centers compactness is measured to.

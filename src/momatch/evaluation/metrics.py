@@ -1,4 +1,4 @@
-"""Figures about predictions and scores: pure functions of tensors, computed in float64.
+"""Metrics of predictions and scores: pure functions of tensors, computed in float64.
 
 Labels here are class numbers; leave unlabelled samples out first (`momatch.evaluation.evaluate` does).
 """
@@ -133,7 +133,7 @@ def fpr95(inliers: Float[Tensor, " n"], outliers: Float[Tensor, " m"]) -> float:
 
     A sample is accepted up to a threshold, the smallest inlier score with at least 95 % of the inliers at or below it; an
     outlier exactly on it is accepted. Inliers are the positives here, as in most papers; some libraries (OpenOOD 1.5) take
-    outliers as positives under the same name, which is another figure.
+    outliers as positives under the same name, which is another metric.
 
     Raises:
         ValueError: if there is no inlier or no outlier.

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from momatch.data.dataset import is_features
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.models.classifier import Classifier
 from momatch.numerics.checks import check_positive_int
 
@@ -34,39 +33,31 @@ class Outputs:
         return Outputs(self.z[positions], self.log_joint[positions])
 
 
-def run_classifier(classifier: Classifier, images: ImageRows | Tensor, *, batch_size: int = 512) -> Outputs:
+def run_classifier(classifier: Classifier, rows: Rows | Tensor, *, batch_size: int = 512) -> Outputs:
     """Embeddings and log joints of raw images or of features, in evaluation mode, without gradient and without autocast.
 
-    The classifier stays on its device and goes back to the mode that each of its parts was in. Images are read a batch at a
+    The classifier stays on its device and goes back to the mode that each of its parts was in. Rows are read a batch at a
     time, so they may be memory-mapped.
 
     Args:
-        classifier: the model; it needs a `preprocess`.
-        images: uint8 images (N, C, H, W), or rows of such; or features (N, V, F) that its backbone made, of which the first
+        classifier: the model; for images it needs a `preprocess`.
+        rows: uint8 images (N, C, H, W), or rows of such; or features (N, V, F) that its backbone made, of which the first
             view is taken.
-        batch_size: images a pass.
+        batch_size: rows a pass.
 
     Raises:
-        ValueError: if there are no images, they are not raw pixels, or `batch_size` is below 1.
+        ValueError: if there are no rows, they are neither raw pixels nor features, or `batch_size` is below 1.
     """
     check_positive_int("batch_size", batch_size)
-    if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4) and not is_features(images):
-        raise ValueError(
-            f"images: got {images.dtype} {tuple(images.shape)}, expected raw pixels, torch.uint8 (N, C, H, W), or features, "
-            "floating (N, V, F)"
-        )
-    if len(images) == 0:
-        raise ValueError("images: got none, expected at least one")
-    if isinstance(images, ImageRows):
-        images = images.plain()
-    batches = images.split(batch_size) if isinstance(images, Tensor) else images.chunks(batch_size)
+    rows = Rows.of(rows).plain()
+    if len(rows) == 0:
+        raise ValueError(f"{rows.noun}: got none, expected at least one")
     device = next(classifier.parameters()).device
     parts: list[tuple[Tensor, Tensor]] = []
     # Inference tensors could not take part in training later, so a caller's inference mode is left as well.
     with _evaluation_mode(classifier), torch.inference_mode(False), torch.no_grad(), _without_autocast(device):
-        for rows in batches:
-            batch = rows.to(device)
-            z = classifier.embed_features(batch[:, 0]) if is_features(batch) else classifier.embed(batch)
+        for batch in rows.chunks(batch_size):
+            z = rows.embed(classifier, batch.to(device))
             parts.append((_on_cpu(z), _on_cpu(classifier.head(z))))
         z, log_joint = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return Outputs(z, log_joint)

@@ -8,7 +8,7 @@ from pathlib import Path
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED, Dataset
 from momatch.evaluation.evaluate import Evaluation, evaluate_outputs
-from momatch.inference.evaluate import check_features, fitted
+from momatch.inference.evaluate import fitted
 from momatch.report.gaussianity import cluster_moments
 from momatch.report.latent_map import map_points
 from momatch.report.predictions import (
@@ -34,6 +34,7 @@ from momatch.report.read_run import (
 )
 from momatch.report.run_report import ClusterMoments, Missing, Picture, RunReport
 from momatch.training.data import HELD_OUT
+from momatch.training.inputs import input_of
 
 Log = Callable[[str], None]
 
@@ -137,7 +138,7 @@ def _model_and_data(
         unknown = Missing("Without the settings, the dataset of the run is unknown.")
         return (unknown if isinstance(model, Missing) else model), unknown, problems
     log(f"loading {config.dataset}")
-    data = attempt(lambda: read_data(config, data_dir, dataset))
+    data = attempt(lambda: read_data(directory, config, data_dir, dataset))
     if isinstance(data, Missing):
         problems.append(f"The dataset cannot be loaded: {data.reason}")
         gone = Missing(f"This needs the dataset {config.dataset!r}, which could not be loaded {_SEE}.")
@@ -154,7 +155,7 @@ def _model_and_data(
             f"The classes of {config.dataset!r} differ from those of the model; restore the dataset of the training."
         )
         return model, Missing(f"The dataset is not the one that the model was trained on {_SEE}."), problems
-    foreign = attempt(lambda: check_features(model.classifier, data.dataset))
+    foreign = attempt(lambda: input_of(data.dataset).check_model(model.classifier))
     if isinstance(foreign, Missing):
         problems.append(foreign.reason)
         return model, Missing(f"The features are not those that the model was trained on {_SEE}."), problems
@@ -164,9 +165,9 @@ def _model_and_data(
 def _predict_test(model: Model, data: RunData, log: Log) -> Predictions:
     test = data.parts.test
     if test is None or len(test) == 0:
-        raise ValueError("There are no test images; train with test_fraction to hold some out")
+        raise ValueError(f"There is nothing to evaluate on: {input_of(data.dataset).no_test}")
     log(f"running the model on {len(test):,} test images")
-    return Predictions.of(model, "test images", fitted(test.images, model.spec), test.labels)
+    return Predictions.of(model, "test images", fitted(test.rows, model.spec), test.labels)
 
 
 def _predict_outliers(
@@ -177,7 +178,7 @@ def _predict_outliers(
     unknown = data.parts.unknown_test
     if unknown is not None and len(unknown):
         log(f"running the model on {len(unknown):,} test images of held-out classes")
-        predictions.append(Predictions.of(model, HELD_OUT, fitted(unknown.images, model.spec)))
+        predictions.append(Predictions.of(model, HELD_OUT, fitted(unknown.rows, model.spec)))
     for name in dict.fromkeys(outliers):
         if name == model.spec.dataset:
             problems.append(
@@ -246,14 +247,14 @@ def _outlying(
     split = attempt(lambda: data.split)
     if isinstance(split, Missing):
         return split, []
-    size = len(split.unlabeled_images)
+    size = len(split.unlabeled)
     if size == 0:
         return Missing("There are no unlabelled images."), []
     positions = pool_sample(size, config.seed)
     log(f"running the model on {len(positions):,} unlabelled images")
 
     def score() -> tuple[Picture, ...]:
-        rows = fitted(split.unlabeled_images.select(positions), model.spec)
+        rows = fitted(split.unlabeled.select(positions), model.spec)
         return most_outlying(Predictions.of(model, "unlabelled images", rows), pool_truths(data, positions))
 
     note = f"The most outlying images were chosen from a random {len(positions):,} of the {size:,} unlabelled images."

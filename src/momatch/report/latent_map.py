@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 from momatch.report.predictions import Predictions, outlier_threshold
 from momatch.report.run_report import MapPoints
 
@@ -102,7 +101,7 @@ def images_per_origin(sizes: Sequence[int], most: int) -> list[int]:
 def _of_one_size(thumbnails: Sequence[UInt8[Tensor, "_ C _h _w"]]) -> UInt8[Tensor, "n C h w"]:
     """All thumbnails in the size of the first: those stored with features may be smaller than loaded images."""
     shape = tuple(thumbnails[0].shape[1:])
-    rows = (convert_images(ImageRows.of(some), shape) for some in thumbnails)
+    rows = (PixelRows([some]).converted(shape) for some in thumbnails)
     return torch.cat([some.gather(torch.arange(len(some))) for some in rows])
 
 

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
 from momatch.data.dataset import UNLABELED
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.evaluation.evaluate import Outputs, outlier_scores, run_classifier, separation
 from momatch.evaluation.metrics import log_doubt
 from momatch.heads import log_posterior
@@ -38,13 +37,13 @@ class Predictions:
     """
 
     name: str
-    images: ImageRows
+    images: Rows
     labels: Int64[Tensor, " N"]
     outputs: Outputs
     model: Model
 
     @classmethod
-    def of(cls, model: Model, name: str, images: ImageRows, labels: Int64[Tensor, " N"] | None = None) -> "Predictions":
+    def of(cls, model: Model, name: str, images: Rows, labels: Int64[Tensor, " N"] | None = None) -> "Predictions":
         """Run the model on images; without `labels` they count as unlabelled.
 
         Raises:
@@ -101,10 +100,10 @@ class Predictions:
         pictures = self.images.pictures
         if pictures is None:
             return torch.zeros((len(self), self.model.spec.in_channels, 1, 1), dtype=torch.uint8)
-        channels, height, width = pictures.image_shape
+        channels, height, width = pictures.shape
         scale = min(1.0, MAX_THUMBNAIL_SIDE / max(height, width))
         size = (max(1, round(scale * height)), max(1, round(scale * width)))
-        return convert_images(pictures, (channels, *size)).gather(torch.arange(len(self)))
+        return pictures.converted((channels, *size)).gather(torch.arange(len(self)))
 
     def pictures(self, order: Int64[Tensor, " n"], truths: Sequence[str | None]) -> tuple[Picture, ...]:
         """A contact sheet of the first images in `order`, at full size where they are at hand.

@@ -17,15 +17,13 @@ from momatch.config import TrainConfig
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
 from momatch.data.dataset import Dataset
-from momatch.data.load import BY_NAME
-from momatch.data.locate import is_at_hand
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, is_at_hand
 from momatch.data.report import DataError, DataWarning
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised
 from momatch.evaluation.evaluate import Evaluation
 from momatch.heads import Head
-from momatch.inference.evaluate import check_features, fitted, size_of_files
+from momatch.inference.evaluate import fitted, size_of_files
 from momatch.models.backbones.custom import UntrustedCodeError
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import load_model
@@ -36,7 +34,8 @@ from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.storage.durable import read_object
 from momatch.storage.metrics_file import MetricsFile
 from momatch.storage.run_config import read_config
-from momatch.training.data import load_images, part_classes, split_images
+from momatch.training.data import load_by_name, load_run_data, part_classes, split_rows
+from momatch.training.inputs import input_of
 from momatch.training.refit import refitted_head
 from momatch.training.setup import build_training
 from momatch.training.state import restore
@@ -196,45 +195,37 @@ class RunData:
         Raises:
             ValueError: if there are too few images by now.
         """
-        return split_images(self.config, self.parts)[0]
+        return split_rows(self.config, self.parts)[0]
 
 
-def read_data(config: TrainConfig, data_dir: str | None, dataset: Dataset | None = None) -> RunData:
-    """The dataset that a run with these settings was trained on. Downloads nothing.
+def read_data(directory: Path, config: TrainConfig, data_dir: str | None, dataset: Dataset | None = None) -> RunData:
+    """The dataset that a run was trained on. Downloads nothing.
 
     Args:
+        directory: the run directory.
         config: the settings of the run.
         data_dir: directory of known datasets; None for the run's.
         dataset: the dataset itself, if it was passed to `fit` and cannot be loaded by name.
 
     Raises:
-        ValueError: if the dataset cannot be found or used.
+        ValueError: if the dataset cannot be found or used, or is not the one that the run was trained on.
     """
-    messages: tuple[str, ...] = ()
-    if dataset is None:
-        name = config.dataset
-        if name not in BY_NAME and not Path(name).expanduser().exists():
-            raise ValueError(
-                f"{name!r} is neither a known dataset nor an existing path; a relative path is resolved from the current "
-                "directory, so run this where training was started; a Dataset passed to fit() has to be passed to "
-                "report_run() as well"
-            )
-        load = partial(load_images, name, image_size=config.image_size, test_fraction=config.test_fraction)
-        dataset, messages = _load(load, name, data_dir or config.data_dir)
+    load = partial(load_run_data, directory, dataset=dataset)
+    dataset, messages = _load(load, config.dataset, data_dir or config.data_dir)
     return RunData(dataset, part_classes(dataset, config.held_out_classes), config, messages)
 
 
 def read_outliers(
     name: str, data_dir: str | None, spec: ModelSpec, classifier: Classifier
-) -> tuple[ImageRows, tuple[str, ...]]:
+) -> tuple[Rows, tuple[str, ...]]:
     """Images of another dataset (its test images if it has any) in the shape that the model takes; and warnings.
 
     Raises:
         ValueError: if the dataset cannot be found or used, or holds features of another backbone.
     """
-    dataset, messages = _load(partial(load_images, name, image_size=size_of_files(name, spec)), name, data_dir)
-    check_features(classifier, dataset)
-    return fitted(ImageRows.of_split(dataset.test or dataset.train), spec), messages
+    dataset, messages = _load(partial(load_by_name, name, image_size=size_of_files(name, spec)), name, data_dir)
+    input_of(dataset).check_model(classifier)
+    return fitted((dataset.test or dataset.train).rows, spec), messages
 
 
 def _load(load: Callable[..., Dataset], name: str, data_dir: str | None) -> tuple[Dataset, tuple[str, ...]]:
@@ -313,7 +304,7 @@ def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, tru
     refitted = refitted_head(training, here.cutoff) if here.refit else None
     source = f"This page shows the averaged model at step {checkpoint.step:,}, from {checkpoint.path}."
     rejected = (f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected)
-    return Model(training.model.eval(), training.facts, refitted, checkpoint.step, (source, *rejected))
+    return Model(training.model.eval(), training.spec, refitted, checkpoint.step, (source, *rejected))
 
 
 def disagreements(

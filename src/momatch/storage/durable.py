@@ -41,6 +41,28 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
+def sync_file(path: Path) -> None:
+    """Bring what was written to the file at `path` to the disk.
+
+    Raises:
+        OSError: if that fails.
+    """
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+
+
+def rename_synced(path: Path, target: Path) -> None:
+    """Give a file or folder whose content is on the disk its final name; the name is on the disk when this returns.
+
+    Raises:
+        OSError: if it cannot be.
+    """
+    if path.is_dir():
+        sync_folder(path)
+    os.replace(path, target)
+    sync_folder(target.absolute().parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Bring the names in `folder` to the disk, where the system can do that."""
     if not hasattr(os, "O_DIRECTORY"):

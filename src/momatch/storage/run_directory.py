@@ -1,6 +1,7 @@
 """The directory of a run: what lies where, who may write, and when a run counts as finished.
 
 - config.json: the resolved settings; its format marker makes a directory a run
+- data.json: see `momatch.storage.data_record`
 - metrics.jsonl: one line a log interval
 - checkpoints/: see `momatch.storage.checkpoint`
 - model.safetensors, model.json, README.md: see `momatch.models.model_files`
@@ -32,7 +33,7 @@ from momatch.storage.run_config import CONFIG, encode_config, is_run, read_confi
 CARD = "README.md"
 _METRICS, _RESULT, _LOG, _LOCK = "metrics.jsonl", "result.json", "run.log", "run.lock"
 #: What overwriting deletes, in this order: without a result a run is unfinished, so half a deletion never looks finished.
-_DELETED = (_RESULT, "report.html", "model.onnx", "model.pt2", "model.json", "model.safetensors")
+_DELETED = (_RESULT, "data.json", "report.html", "model.onnx", "model.pt2", "model.json", "model.safetensors")
 #: Files that are written beside their place first, so that a kill may leave the beginning of one.
 _REPLACED = (CONFIG, _METRICS, CARD, *_DELETED)
 _EVENTS = "events.out.tfevents.*"

@@ -11,15 +11,14 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.config.layers import FlagError, Layer, combine
+from momatch.config.layers import FlagError, Layer
 from momatch.data.catalog import KNOWN
-from momatch.data.feature_facts import read_facts
-from momatch.data.locate import is_at_hand
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, is_at_hand
 from momatch.storage.durable import read_object
 from momatch.storage.metrics_file import MetricsFile
 from momatch.storage.run_config import CONFIG, read_config
 from momatch.sweep.grid import RESERVED, Grid
+from momatch.training.resolve import resolve_layers
 
 RunState = Literal["new", "unfinished", "finished"]
 
@@ -213,12 +212,10 @@ def _is_on_disk(grid: Grid, name: str, data_dir: str | None) -> bool:
 
 
 def _run_config(options: SweepOptions, cell: Layer, seed: int) -> TrainConfig:
-    layers = [options.preset, cell, Layer(options.overrides, "--set"), Layer({"seed": seed}, "seeds")]
-    config = combine(layers)
-    facts = read_facts(config.dataset)
-    if facts is not None:
-        # As training will write it down: a run is recognised by its settings.
-        config = combine(layers, Layer(facts.settings, str(facts.path)))
+    # A preset that changes nothing, as the default one does, leaves room for the preset of a features file.
+    preset = options.preset if options.preset.values.keys() - {"preset_name"} else Layer({})
+    layers = [preset, cell, Layer(options.overrides, "--set"), Layer({"seed": seed}, "seeds")]
+    config = resolve_layers(layers)
     run_dir = options.runs / PurePath(str(config.run_dir)).name
     data_dir = options.data_dir if options.data_dir is not None else config.data_dir
     return replace(config, run_dir=str(run_dir), data_dir=data_dir, progress=False)

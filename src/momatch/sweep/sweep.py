@@ -9,9 +9,8 @@ from filelock import FileLock, Timeout
 
 from momatch.config import RUNTIME_KEYS
 from momatch.data.catalog import KNOWN
-from momatch.data.locate import is_at_hand, obtain
-from momatch.data.options import LoadOptions
-from momatch.data.places import data_root
+from momatch.data.locate import data_root, is_at_hand, obtain
+from momatch.data.report import LoadOptions
 from momatch.sweep.grid import Grid
 from momatch.sweep.jobs import Job, Trial, read_result, run_state
 from momatch.sweep.launch import Launcher, run_jobs

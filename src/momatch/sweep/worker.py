@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from momatch.config import TrainConfig
-from momatch.data.places import data_root
+from momatch.data.locate import data_root
 from momatch.storage.durable import finite, json_bytes, parse_json, replace_files
 from momatch.sweep.jobs import Job, Trial, read_result, run_state
 

@@ -1,34 +1,40 @@
-"""From a config to the images of a run: loaded, parted into known and held-out classes, split into labelled set and pool."""
+"""The data of a run: loaded, written down so that the same can be loaded again, parted and split as the config says."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from momatch.config import TrainConfig
 from momatch.data.contaminate import HeldOut, contaminate, hold_out_classes
-from momatch.data.dataset import Dataset
-from momatch.data.load import load_dataset
-from momatch.data.rows import Examples, ImageRows
+from momatch.data.dataset import Dataset, Examples
+from momatch.data.load import BY_NAME, load_dataset
+from momatch.data.report import DataError
+from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised, hold_out_pool, split_as_labeled, split_by_seed
+from momatch.storage.data_record import DataRecord, read_data_record
+from momatch.storage.run_config import read_config
 
 #: What the images of held-out classes are called among outliers.
 HELD_OUT = "held-out classes"
 #: Share of the pool that is kept out of training for calibration, where there are no test images.
 POOL_SHARE = 0.1
+#: Option of `load_dataset` -> what a config calls it, and the flag of ``momatch train``, ``embed`` and ``evaluate``.
+_OPTIONS = {"size": "image_size (--image-size)", "test_fraction": "test_fraction (--test-fraction)"}
 
 
 @dataclass(frozen=True)
-class CalibrationImages:
-    """Images that were not trained on, for outlier p-values.
+class CalibrationRows:
+    """What was not trained on, for outlier p-values.
 
     Attributes:
-        images: none where nothing could be held out.
+        rows: none where nothing could be held out.
         source: what they are, in words.
     """
 
-    images: ImageRows
+    rows: Rows
     source: str
 
 
-def load_images(
+def load_by_name(
     name: str,
     *,
     data_dir: str | None = None,
@@ -37,16 +43,106 @@ def load_images(
     progress: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """Load a dataset with the settings of a config; only what was asked for is passed on.
+    """Load a dataset with settings of a config; only what was asked for is passed on.
 
-    An option that means nothing to the dataset is refused, not ignored.
+    An option that means nothing to the dataset is refused, not ignored. Messages name options as the config does.
 
     Raises:
         ValueError: if the data cannot be used.
     """
     options = {"size": image_size, "test_fraction": test_fraction or None}
     given = {key: value for key, value in options.items() if value is not None}
-    return load_dataset(name, data_dir, progress=progress, download=download, **given)
+    try:
+        return load_dataset(name, data_dir, progress=progress, download=download, **given)
+    except DataError as error:
+        raise error.renamed(
+            {"size": "image_size (--image-size)", "test_fraction": "test_fraction (--test-fraction)"}
+        ) from error
+
+
+def load_data(config: TrainConfig) -> Dataset:
+    """The dataset that a config names, to train on.
+
+    Raises:
+        ValueError: if the data cannot be used.
+    """
+    return load_by_name(
+        config.dataset,
+        data_dir=config.data_dir,
+        image_size=config.image_size,
+        test_fraction=config.test_fraction,
+        progress=config.progress,
+    )
+
+
+def describe_data(config: TrainConfig, dataset: Dataset, *, given: bool) -> DataRecord:
+    """What is written down about the data of a run.
+
+    Args:
+        config: the resolved settings of the run.
+        dataset: that it trains on.
+        given: whether it was handed over, and not loaded as the config says.
+    """
+    return DataRecord(
+        source=config.dataset,
+        contents=dataset.train.rows.describe(),
+        image_size=config.image_size,
+        test_fraction=0.0 if given else config.test_fraction,
+        given=given,
+        class_names=dataset.class_names,
+        train=len(dataset.train),
+        test=0 if dataset.test is None else len(dataset.test),
+        digest=dataset.digest(),
+    )
+
+
+def load_run_data(
+    directory: Path,
+    *,
+    dataset: Dataset | None = None,
+    data_dir: str | None = None,
+    progress: bool = True,
+    download: bool = True,
+) -> Dataset:
+    """The data that a run was trained on, as its data.json describes them: the one way for whatever looks at a run later.
+
+    Args:
+        directory: of the run.
+        dataset: the data themselves; None to load them again.
+        data_dir: where known datasets lie; None for where the run found them.
+        progress: show progress bars while loading.
+        download: fetch a known dataset that is not there.
+
+    Raises:
+        ValueError: if there is no record, the data cannot be loaded, or they are not those that the run was trained on.
+    """
+    record = read_data_record(directory)
+    advice = "pass the Dataset that it was trained on (dataset=...)" if record.given else "put the old data back"
+    if dataset is None:
+        if record.source not in BY_NAME and not Path(record.source).expanduser().exists():
+            raise ValueError(
+                f"{record.source!r} is neither a known dataset nor a path that exists here, and the run was trained on it; "
+                + (
+                    advice
+                    if record.given
+                    else "a relative path is resolved from the current directory, so run this where training was started"
+                )
+            )
+        dataset = load_by_name(
+            record.source,
+            data_dir=data_dir or read_config(directory).data_dir,
+            image_size=record.image_size,
+            test_fraction=record.test_fraction,
+            progress=progress,
+            download=download,
+        )
+    if dataset.digest() != record.digest:
+        raise ValueError(
+            f"{record.source}: got data that differ from those that the run in {directory} was trained on, expected the same "
+            f"images, labels and classes ({record.contents}; {record.train:,} for training, {record.test:,} for testing); "
+            f"{advice}, or name a dataset to use instead"
+        )
+    return dataset
 
 
 def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
@@ -78,7 +174,7 @@ def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
         raise ValueError(f"held_out_{error}") from error
 
 
-def split_images(config: TrainConfig, parts: HeldOut) -> tuple[SemiSupervised, CalibrationImages]:
+def split_rows(config: TrainConfig, parts: HeldOut) -> tuple[SemiSupervised, CalibrationRows]:
     """The labelled set and the pool as the config says, and the images kept out of both for calibration.
 
     Raises:
@@ -96,22 +192,22 @@ def split_images(config: TrainConfig, parts: HeldOut) -> tuple[SemiSupervised, C
         )
     strangers = len(parts.unknown_train)
     if config.held_out_in_pool and strangers:
-        share = strangers / (strangers + len(data.unlabeled_images))
-        data = contaminate(data, parts.unknown_train.images, fraction=share, seed=config.seed, name=HELD_OUT)
+        share = strangers / (strangers + len(data.unlabeled))
+        data = contaminate(data, parts.unknown_train.rows, fraction=share, seed=config.seed, name=HELD_OUT)
     return _hold_out_calibration(config, data, parts.test)
 
 
 def _hold_out_calibration(
     config: TrainConfig, data: SemiSupervised, test: Examples | None
-) -> tuple[SemiSupervised, CalibrationImages]:
+) -> tuple[SemiSupervised, CalibrationRows]:
     fraction = config.calibration_fraction
     if not fraction and test is not None and len(test):
-        return data, CalibrationImages(test.images, f"{len(test):,} test images")
+        return data, CalibrationRows(test.rows, f"{len(test):,} test images")
     fraction = POOL_SHARE if fraction is None else fraction
     smaller, images = hold_out_pool(data, fraction=fraction, seed=config.seed)
     if fraction and len(images) == 0 and config.calibration_fraction is not None:
         raise ValueError(
-            f"calibration_fraction: got {fraction} of a pool of {len(data.unlabeled_images)} images without a single one that "
+            f"calibration_fraction: got {fraction} of a pool of {len(data.unlabeled)} images without a single one that "
             "could be kept out, expected a larger fraction or more unlabelled images; 0 keeps none out, and gives no p-values"
         )
-    return smaller, CalibrationImages(images, f"{len(images):,} images of the pool, kept out of training")
+    return smaller, CalibrationRows(images, f"{len(images):,} images of the pool, kept out of training")

@@ -12,20 +12,22 @@ import torch
 from momatch.config import TrainConfig
 from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.dataset import Dataset
-from momatch.data.feature_facts import read_facts
+from momatch.data.feature_spec import read_feature_spec
 from momatch.evaluation.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
 from momatch.models.backbones.custom import check_trusted
 from momatch.models.model_files import save_model
 from momatch.models.saved_model import model_settings
 from momatch.storage.checkpoint import FOLDER, load_newest
+from momatch.storage.data_record import DATA, write_data_record
 from momatch.storage.run_config import CONFIG
 from momatch.storage.run_directory import RunDirectory
 from momatch.training.allocator import keep_large_blocks
-from momatch.training.features import adopt
+from momatch.training.data import describe_data
 from momatch.training.optimizer import learning_rate
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
 from momatch.training.refit import calibration, refit_outlier_head, refitted_head
+from momatch.training.resolve import resolve_config
 from momatch.training.result import DivergenceError, check_progress, class_thresholds, run_result
 from momatch.training.run import Run
 from momatch.training.setup import Training, build_training, choose_device
@@ -47,7 +49,8 @@ def fit(
     Under torchrun every process calls it, and together they train as one.
 
     Args:
-        config: the settings.
+        config: the settings. Where the dataset is a features file (``momatch embed``), fields that equal their defaults count
+            as not given and come from the preset ``features``, as in ``momatch train``, unless `TrainConfig.preset` made it.
         dataset: the data, if it is not to be loaded by `config.dataset`.
         tracker: where metrics go beside metrics.jsonl, if not where `config.tracker` says.
         trust_code: import a backbone of the form ``package.module:factory``. Settings may come from a run directory or a
@@ -61,17 +64,10 @@ def fit(
         OSError: if the run directory cannot be written; the last good checkpoint is intact.
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    if dataset is not None:
-        # What is written down must not name another dataset.
-        config = replace(config, dataset=dataset.name)
-    features = read_facts(config.dataset) if dataset is None else dataset.features
-    if features is not None:
-        config = adopt(config, features)
-    config = config.resolved()
+    config = _settle(config, dataset)
     assert config.run_dir is not None, "resolved"
     # Before minutes of loading, and before a run directory is made.
-    file = features.path if features is not None else Path(config.run_dir) / CONFIG if config.resume else None
-    check_trusted(config.backbone, file or "the config", trust_code=trust_code)
+    check_trusted(config.backbone, _named_by(config, dataset), trust_code=trust_code)
     directory = RunDirectory(config.run_dir)
     device = choose_device(config.device)
     if device.type == "cpu":
@@ -93,6 +89,9 @@ def fit(
         stack.enter_context(torch.random.fork_rng([device.index] if device.type == "cuda" else []))
         training = build_training(config, device, processes, dataset, trust_code=trust_code)
         recorder = stack.enter_context(_open_recorder(config, processes, device, tracker))
+        if processes.is_main and not (directory.path / DATA).exists():
+            record = describe_data(config, training.input.dataset, given=dataset is not None)
+            write_data_record(directory.path, record)
         signals = stack.enter_context(StopSignals())
         history, remarks = _resume(training, recorder) if config.resume else (History(), [])
         recorder.begin(training.stream.step, _introduction(config, training))
@@ -103,6 +102,23 @@ def fit(
             _finish(config, training, recorder=recorder, history=history, evaluation=evaluation)
         processes.wait()
     return Run.load(recorder.path, trust_code=trust_code)
+
+
+def _settle(config: TrainConfig, dataset: Dataset | None) -> TrainConfig:
+    """The resolved settings; those about a dataset that was handed over are what it is."""
+    if dataset is None:
+        return resolve_config(config)
+    config = resolve_config(replace(config, dataset=dataset.name), dataset.features)
+    return replace(config, image_size=dataset.train.rows.side)
+
+
+def _named_by(config: TrainConfig, dataset: Dataset | None) -> str | Path:
+    """Where the name of the backbone comes from."""
+    assert config.run_dir is not None, "resolved"
+    features = read_feature_spec(config.dataset) if dataset is None else dataset.features
+    if features is not None:
+        return features.path
+    return Path(config.run_dir) / CONFIG if config.resume else "the config"
 
 
 def _open_recorder(
@@ -189,7 +205,7 @@ def _evaluate(training: Training, history: History) -> Evaluation | None:
     if training.test is None:
         return None
     average = training.step.average.classifier
-    outputs = run_classifier(average, training.test.images)
+    outputs = run_classifier(average, training.test.rows)
     if not bool(outputs.log_joint.isfinite().all()):
         # Diverged: there is no accuracy, and the steps that follow will tell the cause.
         history.test_accuracy = None
@@ -217,12 +233,12 @@ def _resume(training: Training, recorder: Recorder) -> tuple[History, list[str]]
 
 
 def _introduction(config: TrainConfig, training: Training) -> str:
-    data, begun, processes = training.data, training.stream.step, training.step.processes
+    data, source = training.data, training.input
+    begun, processes = training.stream.step, training.step.processes
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
-    made = "" if training.whole is None else "features of "
     return (
-        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{training.dataset}: {made}{len(data.labels)} labelled and "
-        f"{len(data.unlabeled_images):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "
+        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{source.dataset.name}: {source.words}{len(data.labels)} "
+        f"labelled and {len(data.unlabeled):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "
         f"{config.head}, {config.policy}, {config.steps:,} steps on {training.step.device.type}{several}; "
         f"run directory {config.run_dir}"
     )
@@ -234,16 +250,16 @@ def _finish(
     """Save the averaged model and write the result; evaluate the model first, where the last step has not just done so."""
     average = training.step.average.classifier
     if evaluation is None and training.test is not None:
-        evaluation = evaluate_classifier(average, training.test.images, training.test.labels)
+        evaluation = evaluate_classifier(average, training.test.rows, training.test.labels)
     refitted = refitted_head(training, config.cutoff) if config.refit else None
     result = run_result(config, training, history, evaluation)
     save_model(
         recorder.path,
         training.model,
-        training.facts,
+        training.spec,
         refitted,
         calibration(training, refitted),
-        settings=model_settings(config, training.facts),
+        settings=model_settings(config, training.spec),
         result=result,
     )
     recorder.result(result)

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from momatch.data.graph import nearest_neighbors, spread_labels
-from momatch.data.rows import ImageRows
+from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised
 
 #: Neighbours are looked for among so many principal components: all 1,280 features find hardly better ones, 8 times slower.
@@ -25,9 +25,7 @@ def neighbor_guide(data: SemiSupervised, *, weak_views: int, neighbors: int) -> 
         neighbors: of each image in the graph.
     """
     # A labelled image that is in the pool as well is its own nearest neighbour there.
-    table = _components(
-        torch.cat([_directions(rows, weak_views) for rows in (data.labeled_images, data.unlabeled_images)])
-    )
+    table = _components(torch.cat([_directions(rows, weak_views) for rows in (data.labeled, data.unlabeled)]))
     labeled = len(data.labels)
     codes = np.concatenate([data.labels.numpy(), np.full(len(table) - labeled, -1)])
     distance, rows = nearest_neighbors(table.double().numpy(), neighbors)
@@ -35,9 +33,9 @@ def neighbor_guide(data: SemiSupervised, *, weak_views: int, neighbors: int) -> 
     return torch.from_numpy(spread[labeled:].astype(np.float32))
 
 
-def _directions(rows: ImageRows, weak_views: int) -> Float[Tensor, "n F"]:
+def _directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:
     means = [chunk[:, : 1 + weak_views].float().mean(1) for chunk in rows.chunks()]
-    return torch.nn.functional.normalize(torch.cat(means), dim=1) if means else torch.empty(0, rows.image_shape[1])
+    return torch.nn.functional.normalize(torch.cat(means), dim=1) if means else torch.empty(0, rows.shape[1])
 
 
 def _components(table: Float[Tensor, "n F"]) -> Float[Tensor, "n C"]:

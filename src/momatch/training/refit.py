@@ -38,12 +38,12 @@ def calibration(training: Training, refitted: Head | None) -> OutlierCalibration
         training: finished.
         refitted: the result of `refitted_head`.
     """
-    images = training.calibration.images
-    if len(images) == 0:
+    rows = training.calibration.rows
+    if len(rows) == 0:
         return None
     average = training.step.average.classifier
     outlier_head = average.head if refitted is None else refitted
-    z = run_classifier(average, images.even_share(CALIBRATION_SAMPLES)).z
+    z = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES)).z
     # Outputs are on the CPU, and the model that is saved must stay where it is.
     scorer = Scorer(copy.deepcopy(outlier_head).cpu()).calibrate(z)
     return OutlierCalibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
@@ -60,8 +60,8 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
 def _outputs(training: Training) -> tuple[Outputs, Tensor]:
     """Outputs of the averaged model for the labelled set and an even share of the pool, and the labels that are shown."""
     data, average = training.data, training.step.average.classifier
-    pool = data.unlabeled_images.even_share(POOL_SAMPLES)
-    parts = [run_classifier(average, data.labeled_images)]
+    pool = data.unlabeled.even_share(POOL_SAMPLES)
+    parts = [run_classifier(average, data.labeled)]
     if len(pool):
         parts.append(run_classifier(average, pool))
     outputs = Outputs(torch.cat([part.z for part in parts]), torch.cat([part.log_joint for part in parts]))

@@ -67,7 +67,9 @@ def run_result(
     images = config.steps * (config.labeled_batch_size + 2 * config.unlabeled_batch_size)
     return {
         "test_accuracy": None if evaluation is None else evaluation.accuracy,
-        "test_accuracy_note": "the averaged (EMA) model at the last step",
+        "test_accuracy_note": training.input.no_test
+        if evaluation is None
+        else "the averaged (EMA) model at the last step",
         "best_test_accuracy": history.best_test_accuracy,
         "best_test_accuracy_note": "an oracle: the largest over all evaluations on the test images; no model was chosen by it",
         "compactness": None if evaluation is None else evaluation.compactness,
@@ -86,24 +88,14 @@ def run_result(
         "images_per_second": images / history.seconds if history.seconds else None,
         "peak_memory_mb": peak_memory_mb(training.step.device),
         "labeled_images": len(training.data.labels),
-        "unlabeled_images": len(training.data.unlabeled_images),
+        "unlabeled_images": len(training.data.unlabeled),
         "parameters": sum(parameter.numel() for parameter in training.step.classifier.parameters()),
         "seed": config.seed,
         "device": training.step.device.type,
         "processes": training.step.processes.world_size,
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        **_feature_facts(training),
-    }
-
-
-def _feature_facts(training: Training) -> dict[str, Any]:
-    """What applies to a run on features only."""
-    if training.whole is None:
-        return {}
-    return {
-        "feature_views": training.data.labeled_images.image_shape[0],
-        "parameters_note": "those that trained, without the frozen backbone's",
+        **training.input.result(),
     }
 
 

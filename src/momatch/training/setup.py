@@ -1,43 +1,27 @@
 """From a config to everything that a step needs: data, views, classifier, objective, optimiser."""
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
-from momatch.augment import StrongAugment, View, WeakAugment
+from momatch.augment import View
 from momatch.config import TrainConfig
 from momatch.data.batches import BatchStream
-from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
-from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset
-from momatch.data.rows import Examples, ImageRows
+from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset, Examples
 from momatch.data.splits import SemiSupervised
-from momatch.data.statistics import normalization
 from momatch.models.classifier import Classifier
-from momatch.models.model_files import build_classifier
 from momatch.models.spec import ModelSpec
 from momatch.training.average import AveragedModel
-from momatch.training.data import CalibrationImages, load_images, part_classes, split_images
-from momatch.training.features import (
-    build_whole,
-    cached_views,
-    check_finite,
-    model_facts,
-    with_backbone,
-    without_backbone,
-)
-from momatch.training.guide import neighbor_guide
+from momatch.training.data import CalibrationRows, load_data, part_classes, split_rows
+from momatch.training.inputs import Input, image_views, input_of
 from momatch.training.objective import build_objective
 from momatch.training.optimizer import build_optimizer
 from momatch.training.processes import Processes
 from momatch.training.step import StepOptions, TrainStep
-
-#: About so many images of each set enter the digest of the data.
-DIGEST_SAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -45,52 +29,38 @@ class Training:
     """What the loop works with.
 
     Attributes:
-        dataset: name of where the images came from.
+        input: the data as they were loaded.
         parts: its classes, known and held out.
         data: the labelled set and the pool.
-        calibration: images kept out of both, for outlier p-values.
+        calibration: rows kept out of both, for outlier p-values.
         stream: batches of them.
         step: trains on one batch; holds classifier, average, objective and optimiser.
-        facts: what the classifier is built from.
-        whole: where features train, the classifier of images that they are a part of, untrained; None where images train.
+        spec: what the saved classifier is built from.
     """
 
-    dataset: str
+    input: Input
     parts: HeldOut
     data: SemiSupervised
-    calibration: CalibrationImages
+    calibration: CalibrationRows
     stream: BatchStream
     step: TrainStep
-    facts: ModelSpec
-    whole: Classifier | None = None
+    spec: ModelSpec
 
     @property
     def model(self) -> Classifier:
         """What is saved: the averaged model, from raw images on."""
-        average = self.step.average.classifier
-        return average if self.whole is None else with_backbone(average, self.whole).eval()
+        return self.input.saved(self.step.average.classifier)
 
     @cached_property
     def data_digest(self) -> str:
-        """Tells whether data are those that a run was started with: classes, labels, and a share of the images."""
-        digest = hashlib.sha256(repr((self.data.class_names, self.data.labels.tolist())).encode())
-        digest.update(self.data.truth.labels.numpy().tobytes())
-        for images in (self.data.labeled_images, self.data.unlabeled_images):
-            update_digest(digest, images)
-        return digest.hexdigest()
+        """Tells whether data are those that a run was started with."""
+        return self.input.dataset.digest()
 
     @property
     def test(self) -> Examples | None:
         """The test images of known classes, if there are any with a label."""
         test = self.parts.test
         return test if test is not None and bool((test.labels >= 0).any()) else None
-
-
-def update_digest(digest: "hashlib._Hash", images: ImageRows) -> None:
-    """Let about `DIGEST_SAMPLES` of the images enter the digest of the data."""
-    rows = torch.arange(0, len(images), max(1, len(images) // DIGEST_SAMPLES))
-    for chunk in images.select(rows).chunks():
-        digest.update(chunk.contiguous().numpy().tobytes())
 
 
 def choose_device(name: str) -> torch.device:
@@ -126,55 +96,34 @@ def build_training(
     """
     processes = processes if processes is not None else Processes()
     _check_batches(config, processes.world_size)
-    if dataset is None:
-        dataset = load_images(
-            config.dataset,
-            data_dir=config.data_dir,
-            image_size=config.image_size,
-            test_fraction=config.test_fraction,
-            progress=config.progress,
-        )
-    if dataset.features is not None:
-        check_finite(dataset)
-    parts = part_classes(dataset, config.held_out_classes)
-    data, calibration = split_images(config, parts)
-    if len(data.unlabeled_images) == 0 and config.policy != "supervised":
+    source = input_of(load_data(config) if dataset is None else dataset)
+    source.check()
+    parts = part_classes(source.dataset, config.held_out_classes)
+    data, calibration = split_rows(config, parts)
+    if len(data.unlabeled) == 0 and config.policy != "supervised":
         raise ValueError(
             f"labeled_in_pool: got False and a label for every image, so the pool is empty, expected images for policy "
             f"{config.policy!r}; leave labeled_in_pool on, or take policy 'supervised'"
         )
-    facts = _facts(config, dataset, data)
+    spec = source.model_spec(config, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        if dataset.features is None:
-            classifier = build_classifier(facts, trust_code=trust_code)
-        else:
-            classifier = build_whole(facts, dataset.features, trust_code=trust_code)
-    whole: Classifier | None = None
-    views: tuple[View | None, View | None] = (None, None)
-    if dataset.features is not None:
-        whole, views = classifier, cached_views(dataset.features)
-        classifier = without_backbone(whole, _pool(data))
+        classifier = source.build(spec, data, trust_code=trust_code)
     classifier.to(device)
-    if config.channels_last and whole is None:
-        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
-    if config.compile:
-        classifier.backbone.compile()
-    flip = flips(config.flip, dataset.name)
-    guide = _guide(config, dataset, data)
+    source.arrange(classifier, config)
+    guide = source.guide(config, data)
     step = build_step(
         config,
         classifier,
         known_truth(data).to(device),
         processes,
-        flip,
-        views=views,
+        views=source.views(config),
         guide=None if guide is None else guide.to(device),
     )
     stream = BatchStream(
-        data.labeled_images,
+        data.labeled,
         data.labels,
-        data.unlabeled_images,
+        data.unlabeled,
         labeled_batch_size=config.labeled_batch_size,
         unlabeled_batch_size=config.unlabeled_batch_size,
         seed=config.seed,
@@ -182,18 +131,7 @@ def build_training(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    return Training(dataset.name, parts, data, calibration, stream, step, facts, whole)
-
-
-def _guide(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> Float[Tensor, "N_u K"] | None:
-    if not config.graph_neighbors or config.policy == "supervised":
-        return None
-    if dataset.features is None:
-        raise ValueError(
-            f"graph_neighbors: got {config.graph_neighbors} for images, expected 0: neighbours are looked for among features; "
-            "make some with momatch embed"
-        )
-    return neighbor_guide(data, weak_views=dataset.features.weak_views, neighbors=config.graph_neighbors)
+    return Training(source, parts, data, calibration, stream, step, spec)
 
 
 def known_truth(data: SemiSupervised) -> Int64[Tensor, " N_u"]:
@@ -210,9 +148,8 @@ def build_step(
     classifier: Classifier,
     truth: Tensor,
     processes: Processes | None = None,
-    flip: bool = True,
     *,
-    views: tuple[View | None, View | None] = (None, None),
+    views: tuple[View, View] | None = None,
     guide: Tensor | None = None,
 ) -> TrainStep:
     """The step that trains `classifier` as the resolved config says.
@@ -222,18 +159,18 @@ def build_step(
         classifier: on the device where it will train.
         truth: (N_u,) what `known_truth` says about the pool, on the same device.
         processes: the other processes.
-        flip: whether views may be mirrored.
-        views: the weak and the strong one, where they are not made of images as the config says.
+        views: the weak and the strong one; None for those of images that may be mirrored.
         guide: (N_u, K) class probabilities that the first pseudo-labels follow, on the same device.
     """
+    weak, strong = image_views(config, flip=True) if views is None else views
     objective = build_objective(config, classifier.head, len(truth), processes).to(truth.device)
     return TrainStep(
         classifier,
         AveragedModel(classifier, config.ema_decay),
         objective,
         build_optimizer(classifier, config),
-        weak=views[0] or WeakAugment(flip=flip),
-        strong=views[1] or StrongAugment(flip=flip, num_operations=config.strong_operations, cutout=config.cutout),
+        weak=weak,
+        strong=strong,
         truth=truth,
         guide=guide,
         options=StepOptions(
@@ -246,35 +183,6 @@ def build_step(
         ),
         processes=processes,
     )
-
-
-def _facts(config: TrainConfig, dataset: Dataset, data: SemiSupervised) -> ModelSpec:
-    if dataset.features is not None:
-        return model_facts(config, dataset.features, data.class_names)
-    channels, height, width = data.labeled_images.image_shape
-    return ModelSpec(
-        backbone=config.backbone,
-        backbone_variant=config.backbone_variant,
-        head=config.head,
-        embedding_dim=config.embedding_dim,
-        class_names=data.class_names,
-        in_channels=channels,
-        image_size=(height, width),
-        normalization=normalization(dataset.name, _pool(data)),
-        dataset=dataset.name,
-    )
-
-
-def _pool(data: SemiSupervised) -> ImageRows:
-    """The pool; the labelled images where every image is labelled and labelled ones stay out of it."""
-    return data.unlabeled_images if len(data.unlabeled_images) else data.labeled_images
-
-
-def flips(flip: str, dataset: str) -> bool:
-    """Whether views of the images of `dataset` may be mirrored, by the setting `flip`."""
-    if flip != "auto":
-        return flip == "yes"
-    return dataset not in KNOWN or KNOWN[dataset].flip
 
 
 def _check_batches(config: TrainConfig, world_size: int) -> None:

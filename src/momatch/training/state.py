@@ -59,8 +59,8 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
         )
     if facts["data"] != training.data_digest:
         raise ValueError(
-            f"{training.dataset}: got other images, labels or classes than the run was started with, expected the same; "
-            "put them back, or start a new run"
+            f"{training.input.dataset.name}: got other images, labels or classes than the run was started with, expected the "
+            "same; put them back, or start a new run"
         )
     for name, module in _modules(training).items():
         prefix = f"{name}."

@@ -148,10 +148,10 @@ class TrainStep:
     def _views(self, batch: Batch) -> list["_Views"]:
         """The views of the batch, in as many parts as gradients are accumulated over."""
         draws = {"seed": self.options.seed, "step": batch.step}
-        labeled = self.weak(batch.labeled_images, view=LABELED_VIEW, offset=batch.labeled_offset, **draws)
+        labeled = self.weak(batch.labeled, view=LABELED_VIEW, offset=batch.labeled_offset, **draws)
         offset = batch.unlabeled_offset
-        weak = self.weak(batch.unlabeled_images, offset=offset, **draws)
-        strong = self.strong(batch.unlabeled_images, offset=offset, **draws)
+        weak = self.weak(batch.unlabeled, offset=offset, **draws)
+        strong = self.strong(batch.unlabeled, offset=offset, **draws)
         columns = (labeled, batch.labels, weak, strong, batch.unlabeled_indices)
         # Every N-th sample: so the parts are the same ones, however many processes share the batch.
         count = self.options.accumulate

@@ -16,8 +16,7 @@ from jaxtyping import Integer, UInt8
 from momatch.data.catalog import KNOWN
 from momatch.data.dataset import Dataset, Split
 from momatch.data.locate import obtain
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport
+from momatch.data.report import DataError, LoadOptions, LoadReport
 
 _PIXELS = 3 * 32 * 32
 

@@ -9,8 +9,7 @@ from jaxtyping import Int64
 
 from momatch.data.catalog import KNOWN
 from momatch.data.dataset import Dataset, Split
-from momatch.data.options import LoadOptions
-from momatch.data.report import LoadReport
+from momatch.data.report import LoadOptions, LoadReport
 
 _NUM_TEST = 500
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from momatch.data.dataset import UNLABELED, Dataset
 from momatch.data.image_files import ImageFiles, check_classes, class_order, file_digest, load_files
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport
+from momatch.data.report import DataError, LoadOptions, LoadReport
 
 IMAGE_EXTENSIONS = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm", ".pnm", ".tga", ".tif", ".tiff", ".webp"}
@@ -114,8 +113,8 @@ def _layout(root: Path, options: LoadOptions) -> tuple[list[str], list[str], str
     test = next((name for name in folders if name.lower() == options.test_folder.lower()), None)
     if test and _has_images(root / test):
         raise DataError(
-            f"{root / test}: images lie directly in it, expected class folders of test images; if it is a class, choose "
-            "another test_folder"
+            f"{root / test}: images lie directly in it, expected class folders of test images; if it is a class, rename it",
+            {"test_folder": ", or give the folder of test images another name with {}"},
         )
     classes = [name for name in folders if name != test and not is_unlabeled[name]]
     unlabeled = [name for name in folders if is_unlabeled[name]]
@@ -126,7 +125,8 @@ def _layout(root: Path, options: LoadOptions) -> tuple[list[str], list[str], str
             others = ", ".join(sorted(set(classes) - {train}))
             raise DataError(
                 f"{root}: got the folders {others} beside train/, expected only {options.test_folder}/ and "
-                f"{options.unlabeled_folders[0]}/; move them, or name the test folder with test_folder"
+                f"{options.unlabeled_folders[0]}/; move them",
+                {"test_folder": ", or name the folder of test images with {}"},
             )
         inner = _subfolders(root / train)
         marks = {name.lower() for name in options.unlabeled_folders}

@@ -11,8 +11,7 @@ from jaxtyping import UInt8
 from momatch.data.catalog import IDX_MEMBERS, KNOWN
 from momatch.data.dataset import Dataset, Split
 from momatch.data.locate import member_path, obtain
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport
+from momatch.data.report import DataError, LoadOptions, LoadReport
 
 _UINT8 = 0x08
 

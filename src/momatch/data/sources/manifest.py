@@ -16,8 +16,7 @@ import numpy as np
 
 from momatch.data.dataset import UNLABELED, Dataset
 from momatch.data.image_files import ImageFiles, check_classes, class_order, file_digest, load_files
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport, Skipped, examples
+from momatch.data.report import DataError, LoadOptions, LoadReport, Skipped, examples
 
 #: line, path, label, split
 _Row = tuple[int, str, str, str]
@@ -174,7 +173,8 @@ def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
     if len(reading.skipped) > limit or not reading.paths:
         raise DataError(
             f"{source}: {len(reading.skipped)} of {total} rows cannot be used, expected at most {limit}:\n"
-            f"{examples(reading.skipped)}\nRepair or remove them, or raise max_skipped"
+            f"{examples(reading.skipped)}\nRepair or remove them",
+            options.skip_remedy,
         )
     return _files(source, reading)
 

@@ -24,8 +24,7 @@ from momatch.data.arrays import channels_first
 from momatch.data.cache import cache_key, open_or_build, write_rows
 from momatch.data.dataset import UNLABELED, Dataset, Split
 from momatch.data.image_files import check_class_labels
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport
+from momatch.data.report import DataError, LoadOptions, LoadReport
 
 _KEYS = {
     "images": ("images", "train_images", "x_train"),

@@ -19,8 +19,7 @@ from momatch.data.catalog import KNOWN
 from momatch.data.dataset import UNLABELED, Dataset, Split
 from momatch.data.locate import obtain
 from momatch.data.near_duplicates import find_near_duplicates
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport
+from momatch.data.report import DataError, LoadOptions, LoadReport
 
 _SHAPE = (3, 96, 96)
 _BLOCK = 512

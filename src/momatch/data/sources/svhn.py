@@ -12,8 +12,7 @@ from momatch.data.cache import cache_key, open_or_build, write_rows
 from momatch.data.catalog import KNOWN, SVHN_EXTRA
 from momatch.data.dataset import Dataset, Split
 from momatch.data.locate import obtain
-from momatch.data.options import LoadOptions
-from momatch.data.report import DataError, LoadReport
+from momatch.data.report import DataError, LoadOptions, LoadReport
 
 _BLOCK = 8192
 _TEN = 10

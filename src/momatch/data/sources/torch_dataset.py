@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
-from tqdm import tqdm
 
+from momatch.console.progress import CountProgress
 from momatch.data.cache import cache_key as make_key
 from momatch.data.cache import open_or_build, write_rows
 from momatch.data.dataset import UNLABELED, Dataset, Split
@@ -80,16 +80,18 @@ def _samples(datasets: Sequence[Any], progress: bool) -> Iterator[_Sample]:
     """The samples of all `datasets`; labels count only in the first."""
     shape: tuple[int, ...] | None = None
     pairs = ((item, dataset is datasets[0]) for dataset in datasets for item in _items(dataset))
-    for index, (item, is_labeled) in enumerate(tqdm(pairs, unit="image", desc="read", disable=not progress)):
-        parts = item if isinstance(item, tuple | list) else (item,)
-        image = to_uint8(parts[0], index)
-        shape = shape or image.shape
-        if image.shape != shape:
-            raise DataError(
-                f"mixed sizes: sample {index} is {image.shape}, expected {shape} like the first; "
-                "add a resize to the dataset's transform"
-            )
-        yield image, _to_label(parts[1], index) if is_labeled and len(parts) > 1 else UNLABELED
+    with CountProgress(None, label="read", enabled=progress) as bar:
+        for index, (item, is_labeled) in enumerate(pairs):
+            parts = item if isinstance(item, tuple | list) else (item,)
+            image = to_uint8(parts[0], index)
+            shape = shape or image.shape
+            if image.shape != shape:
+                raise DataError(
+                    f"mixed sizes: sample {index} is {image.shape}, expected {shape} like the first; "
+                    "add a resize to the dataset's transform"
+                )
+            yield image, _to_label(parts[1], index) if is_labeled and len(parts) > 1 else UNLABELED
+            bar.add(1)
 
 
 def _read(datasets: Sequence[Any], progress: bool) -> Split:

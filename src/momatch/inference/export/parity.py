@@ -21,14 +21,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 from momatch.inference.export.graph import OUTPUTS, Graph, as_outputs
 from momatch.models.saved_model import SavedModel
 from momatch.models.scorer import Scorer
 from momatch.models.spec import ModelSpec
 from momatch.outliers.conformal import count_below
-from momatch.training.data import load_images
+from momatch.training.data import load_run_data
 from momatch.training.run import Run
 
 TOLERANCE = 1e-4
@@ -134,21 +133,13 @@ def made_up_images(spec: ModelSpec, *, seed: int = 0) -> UInt8[Tensor, "n C H W"
 
 def own_images(run: Run) -> UInt8[Tensor, "n C H W"] | None:
     """Some images of the run's dataset, test images if there are any; None where it is not at hand. Nothing is downloaded."""
-    config, spec = run.config, run.spec
+    spec = run.spec
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the data, which training has said
-            dataset = load_images(
-                config.dataset,
-                data_dir=config.data_dir,
-                image_size=config.image_size,
-                test_fraction=config.test_fraction,
-                progress=False,
-                download=False,
-            )
-        rows = ImageRows.of((dataset.test or dataset.train).images)
-        some = rows.select(torch.arange(0, len(rows), max(1, len(rows) // COUNT)))
-        return torch.cat(list(convert_images(some, (spec.in_channels, *spec.image_size)).chunks()))
+            dataset = load_run_data(run.directory, progress=False, download=False)
+        some = PixelRows([(dataset.test or dataset.train).images]).even_share(COUNT)
+        return torch.cat(list(some.for_model((spec.in_channels, *spec.image_size)).chunks()))
     except (ValueError, OSError, ImportError):
         return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from momatch.data.feature_facts import read_facts
+from momatch.data.feature_spec import read_feature_spec
 from momatch.data.load import BY_NAME, load_dataset, unknown_name
 from momatch.data.report import DataError, Skipped
 from momatch.data.sources.folder import is_image_name, walk_files
@@ -183,9 +183,9 @@ def _file(path: str) -> Iterator[Source]:
     if extension in _MANIFESTS:
         yield _manifest(path)
     elif extension == ".npz":
-        if (facts := read_facts(Path(path))) is not None:
+        if (spec := read_feature_spec(Path(path))) is not None:
             raise DataError(
-                f"{path}: got features of {facts.dataset}, expected images: the model has its backbone and takes images as "
+                f"{path}: got features of {spec.dataset}, expected images: the model has its backbone and takes images as "
                 "they are; give those that the features were made of"
             )
         for role, images in open_images(Path(path)).items():

@@ -17,9 +17,8 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from momatch.data.conversion import convert_images
 from momatch.data.decode import decode_for, reason
-from momatch.data.rows import ImageRows
+from momatch.data.rows import PixelRows
 from momatch.inference.predict.inputs import ArrayBatch, Batch, FileBatch
 from momatch.inference.predict.table import Table, make_table
 from momatch.models.saved_model import SavedModel
@@ -104,7 +103,7 @@ class Predictor:
                 range(batch.count), batch.reason or ""
             )
         # A copy, because what was read from a file cannot be written to, which torch warns of.
-        images = convert_images(ImageRows([torch.from_numpy(batch.pixels.copy())]), self.image_shape)
+        images = PixelRows([torch.from_numpy(batch.pixels.copy())]).converted(self.image_shape)
         (pixels,) = images.chunks(batch.count)
         return pixels.contiguous(memory_format=torch.channels_last), {}
 

@@ -20,7 +20,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureFacts:
+class FeatureSpec:
     """How features came about.
 
     Attributes:
@@ -81,7 +81,7 @@ class FeatureFacts:
         return json.dumps({"format": KIND, "version": VERSION, **values}, indent=1, allow_nan=False).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, path: Path) -> "FeatureFacts":
+    def from_json(cls, data: bytes, path: Path) -> "FeatureSpec":
         """What `to_json` gave.
 
         Raises:
@@ -111,8 +111,8 @@ class FeatureFacts:
             raise DataError(f"{path}: {MARKER} in it cannot be read ({error}); embed the images anew") from error
 
 
-def read_facts(path: str | Path) -> FeatureFacts | None:
-    """The facts of a features file; None for anything else, whole or damaged, which other readers judge.
+def read_feature_spec(path: str | Path) -> FeatureSpec | None:
+    """How the features in a file were made; None for anything else, whole or damaged, which other readers judge.
 
     Raises:
         DataError: if it is a features file of another version, or its description is damaged.
@@ -126,4 +126,4 @@ def read_facts(path: str | Path) -> FeatureFacts | None:
             data = archive.read(MARKER) if MARKER in archive.namelist() else None
     except (zipfile.BadZipFile, EOFError):
         return None
-    return None if data is None else FeatureFacts.from_json(data, path)
+    return None if data is None else FeatureSpec.from_json(data, path)

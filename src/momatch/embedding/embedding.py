@@ -1,0 +1,348 @@
+"""`embed`: from a dataset of images to a features file. `EmbedOptions` are its settings."""
+
+import hashlib
+import io
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from momatch._version import __version__
+from momatch.config import TrainConfig
+from momatch.console.progress import CountProgress
+from momatch.console.signals import Interrupted, StopSignals
+from momatch.data.cache import Journal
+from momatch.data.dataset import UNLABELED, Dataset, Split, update_digest
+from momatch.data.feature_spec import MARKER, FeatureSpec
+from momatch.data.features import FEATURES_DTYPE, WEIGHTS, write_archive
+from momatch.data.rows import PixelRows
+from momatch.data.sampling import draw_subset
+from momatch.data.statistics import normalization
+from momatch.embedding.network import Network, build_network
+from momatch.embedding.part import Part, RowWriter
+from momatch.models.spec import ModelSpec
+from momatch.numerics.checks import check_positive_int
+from momatch.storage.durable import json_bytes
+from momatch.training.data import load_by_name
+from momatch.training.inputs import flips, whole_model_spec
+from momatch.training.setup import choose_device
+
+#: Longest side of a picture that is kept for reports.
+MOST_PIXELS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions:
+    """What is embedded, by what and how. Fields of the same name are those of `TrainConfig`.
+
+    Attributes:
+        dataset: a known name, an image folder, a .csv/.parquet manifest or an .npz of images.
+        out: the features file to make.
+        backbone: a known network or package.module:factory.
+        backbone_variant: of the Wide ResNets.
+        weak_views: weak views of each training image, beside the plain one.
+        strong_views: strong views of each training image.
+        flip: mirror images at random; "auto": not where mirroring changes the class.
+        strong_operations: random changes that a strong view makes to an image.
+        cutout: largest side of the square that a strong view blanks, as a fraction of the image's.
+        image_size: side to which images are brought before views are made of them.
+        test_fraction: hold out this fraction of each class for testing, where the dataset has no test images.
+        limit: training images to take; None for all.
+        limit_test: test images to take; None for all.
+        data_dir: where known datasets lie.
+        batch_size: images a pass.
+        seed: of the views, of the images taken by `limit`, and of a backbone that starts from random weights.
+        device: as in `TrainConfig`.
+        overwrite: replace a file that is there.
+        progress: show progress on the standard error.
+
+    Raises:
+        ValueError: naming the option that is out of range.
+    """
+
+    dataset: str
+    out: Path
+    backbone: str = "efficientnet-lite0"
+    backbone_variant: str = "default"
+    weak_views: int = 1
+    strong_views: int = 2
+    flip: str = "auto"
+    strong_operations: int = 3
+    cutout: float = 0.5
+    image_size: int | None = None
+    test_fraction: float = 0.0
+    limit: int | None = None
+    limit_test: int | None = None
+    data_dir: str | None = None
+    batch_size: int = 64
+    seed: int = 0
+    device: str = "auto"
+    overwrite: bool = False
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.weak_views < 0:
+            raise ValueError(f"weak_views: got {self.weak_views}, expected 0 or more: the plain view counts as weak")
+        for name in ("strong_views", "batch_size"):
+            check_positive_int(name, getattr(self, name))
+        for name in ("limit", "limit_test"):
+            if getattr(self, name) is not None:
+                check_positive_int(name, getattr(self, name))
+        self.as_config()
+        parent = self.out.absolute().parent
+        if self.out.suffix.lower() != ".npz" or self.out.is_dir() or not parent.is_dir():
+            raise ValueError(f"out: got {self.out}, expected a file that ends in .npz, in a directory that exists")
+        if self.out.exists() and not self.overwrite:
+            raise ValueError(f"out: {self.out} is there already; give another name, or overwrite (--overwrite)")
+
+    def as_config(self) -> TrainConfig:
+        """A config with the same settings, which has checked them, and fills in the defaults that depend on the dataset."""
+        shared = ("dataset", "backbone", "backbone_variant", "flip", "strong_operations", "cutout", "image_size")
+        others = ("test_fraction", "data_dir", "seed", "device")
+        return TrainConfig.from_dict({name: getattr(self, name) for name in (*shared, *others)}).resolved()
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The outcome of an embedding.
+
+    Attributes:
+        spec: how the features were made.
+        train: training images in it.
+        train_of: that the dataset has.
+        unlabeled: training images in it without a label.
+        test: test images in it.
+        resumed: images that an earlier, interrupted process had passed through the backbone (each view counts).
+        passed: images that this one passed.
+        seconds: that they took.
+        size: of the file, in bytes.
+    """
+
+    spec: FeatureSpec
+    train: int
+    train_of: int
+    unlabeled: int
+    test: int
+    resumed: int
+    passed: int
+    seconds: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The images of one split that are embedded.
+
+    Attributes:
+        split: of the dataset.
+        rows: of the images in it, ascending.
+    """
+
+    split: Split
+    rows: Int64[Tensor, " n"]
+
+    @property
+    def images(self) -> PixelRows:
+        """The images."""
+        return PixelRows([self.split.images], self.rows)
+
+    @property
+    def labels(self) -> Int64[Tensor, " n"]:
+        """Their labels."""
+        return self.split.labels[self.rows]
+
+    @property
+    def files(self) -> list[str]:
+        """Where they came from; empty if not from files of their own."""
+        return [self.split.files[row] for row in self.rows.tolist()] if self.split.files else []
+
+
+def embed(options: EmbedOptions) -> Embedded:
+    """Pass images through a backbone in several views and keep what it makes of them, or go on doing so.
+
+    Args:
+        options: what, by what and how.
+
+    Raises:
+        ValueError: if the data or the backbone cannot be used, or another embedding was begun in the same place.
+        ImportError: if the backbone needs packages that are not installed.
+        OSError: if the disk is full, for example; what is done is kept.
+        Interrupted: after Ctrl-C or SIGTERM; what is done is kept.
+
+    Warns:
+        UserWarning: if it goes on with the weights it was begun with, and the backbone has got others since.
+    """
+    device = choose_device(options.device)
+    dataset, chosen = _choose_images(options)
+    model, spec = _describe(options, dataset, chosen)
+    part = Part(options.out)
+    with part.opened():
+        plan = _plan(options, spec, chosen)
+        if not part.is_begun(plan):
+            part.clear()
+        network = build_network(model, spec, part.path(WEIGHTS), device)
+        spec = replace(spec, num_features=network.num_features)
+        part.begin(plan, _arrays(spec, chosen))
+        done = part.done()
+        clock = time.perf_counter()
+        passed = _pass_all(part, network, chosen, spec, done=done, options=options)
+        seconds = time.perf_counter() - clock
+        write_archive(part.path("features.npz"), _members(part, spec, chosen))
+        part.finish(part.path("features.npz"))
+    return Embedded(
+        spec=spec,
+        train=len(chosen["train"].rows),
+        train_of=len(dataset.train),
+        unlabeled=int((chosen["train"].labels == UNLABELED).sum()),
+        test=len(chosen["test"].rows) if "test" in chosen else 0,
+        resumed=sum(done.get(split, 0) * _views(spec, split) for split in chosen),
+        passed=passed,
+        seconds=seconds,
+        size=options.out.stat().st_size,
+    )
+
+
+def _choose_images(options: EmbedOptions) -> tuple[Dataset, dict[str, Chosen]]:
+    """The dataset, and by split which of its images are embedded.
+
+    Raises:
+        ValueError: if the data cannot be used, or are features, which have no images.
+    """
+    dataset = load_by_name(
+        options.dataset,
+        data_dir=options.data_dir,
+        image_size=options.as_config().image_size,
+        test_fraction=options.test_fraction,
+        progress=options.progress,
+    )
+    chosen = {}
+    for name, split, limit in (("train", dataset.train, options.limit), ("test", dataset.test, options.limit_test)):
+        if split is not None and len(split):
+            rows = torch.arange(len(split)) if limit is None else draw_subset(split.labels, limit, seed=options.seed)
+            chosen[name] = Chosen(split, rows)
+    if "train" not in chosen:
+        raise ValueError(f"{options.dataset}: got no training images, expected at least one")
+    return dataset, chosen
+
+
+def _describe(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -> tuple[ModelSpec, FeatureSpec]:
+    """What the backbone is built from, and what the file will say; the number of features is not known yet."""
+    images = chosen["train"].images
+    channels, height, width = images.shape
+    spec = FeatureSpec(
+        path=options.out,
+        dataset=dataset.name,
+        class_names=dataset.class_names,
+        backbone=options.backbone,
+        backbone_variant=options.backbone_variant,
+        flip="yes" if flips(options.flip, dataset.name) else "no",
+        strong_operations=options.strong_operations,
+        cutout=options.cutout,
+        in_channels=channels,
+        image_size=(height, width),
+        normalization=normalization(dataset.name, images),
+        num_features=0,
+        weak_views=options.weak_views,
+        strong_views=options.strong_views,
+        seed=options.seed,
+        created_by=f"momatch {__version__}",
+    )
+    # Of a classifier the backbone and its preprocessing are used, whatever the head.
+    return whole_model_spec(TrainConfig(head="linear", embedding_dim=0), spec, dataset.class_names), spec
+
+
+def _plan(options: EmbedOptions, spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, object]:
+    """Everything that the rows depend on; batch size and device do so in the last digits alone."""
+    digest = hashlib.sha256(repr(spec.class_names).encode())
+    for part in chosen.values():
+        digest.update(part.rows.numpy().tobytes())
+        digest.update(part.labels.numpy().tobytes())
+        update_digest(digest, part.images)
+    # How many features there are follows from the rest.
+    values = {key: value for key, value in asdict(spec).items() if key not in ("path", "num_features")}
+    limits = {"limit": options.limit, "limit_test": options.limit_test, "test_fraction": options.test_fraction}
+    return {
+        **limits,
+        **values,
+        "images": {name: len(part.rows) for name, part in chosen.items()},
+        "digest": digest.hexdigest(),
+    }
+
+
+def _arrays(spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, part in chosen.items():
+        n = len(part.rows)
+        arrays[f"{name}_features.npy"] = (FEATURES_DTYPE.str, (n, _views(spec, name), spec.num_features))
+        arrays[f"{name}_pictures.npy"] = ("|u1", (n, *_picture_shape(spec)))
+    return arrays
+
+
+def _views(spec: FeatureSpec, split: str) -> int:
+    return spec.num_views if split == "train" else 1
+
+
+def _picture_shape(spec: FeatureSpec) -> tuple[int, int, int]:
+    scale = min(1.0, MOST_PIXELS / max(spec.image_size))
+    height, width = (max(1, round(scale * side)) for side in spec.image_size)
+    return spec.in_channels, height, width
+
+
+def _pass_all(
+    part: Part,
+    network: Network,
+    chosen: dict[str, Chosen],
+    spec: FeatureSpec,
+    *,
+    done: dict[str, int],
+    options: EmbedOptions,
+) -> int:
+    """Pass what is not done yet through the network; returns how many images that was, each view counted."""
+    journal = Journal(part.folder, list(_arrays(spec, chosen)))
+    total = sum(len(one.rows) * _views(spec, name) for name, one in chosen.items())
+    before = reached = sum(done.get(name, 0) * _views(spec, name) for name in chosen)
+    bar = CountProgress(total, label="embed", done=before, enabled=options.progress)
+    with StopSignals() as signals, bar:
+        try:
+            for name, one in chosen.items():
+                writer = RowWriter(part, name, journal)
+                for first in range(done.get(name, 0), len(one.rows), options.batch_size):
+                    rows = one.rows[first : first + options.batch_size]
+                    images = one.images.gather(torch.arange(first, first + len(rows)))
+                    features = network.views(images, rows) if name == "train" else network.plain(images)
+                    writer.write(first, features=features, pictures=_pictures(images, spec))
+                    bar.add(len(rows) * _views(spec, name))
+                    reached += len(rows) * _views(spec, name)
+                    if signals.received is not None:
+                        raise Interrupted(
+                            f"stopped with {reached:,} of {total:,} images done and saved; the same command goes on from there",
+                            signals.received,
+                        )
+        finally:
+            journal.sync()
+    return total - before
+
+
+def _pictures(images: Tensor, spec: FeatureSpec) -> np.ndarray:
+    small = PixelRows([images]).converted(_picture_shape(spec))
+    return small.gather(torch.arange(len(images))).numpy()
+
+
+def _members(part: Part, spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, bytes | Path]:
+    members: dict[str, bytes | Path] = {MARKER: spec.to_json()}
+    for name, one in chosen.items():
+        members[f"{name}_labels.npy"] = _npy(one.labels)
+        members |= {f"{name}_{kind}.npy": part.path(f"{name}_{kind}.npy") for kind in ("features", "pictures")}
+        if one.files:
+            members[f"{name}_files.json"] = json_bytes(one.files, indent=None)
+    return members | {WEIGHTS: part.path(WEIGHTS)}
+
+
+def _npy(labels: Int64[Tensor, " n"]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, labels.numpy(), version=(1, 0))
+    return buffer.getvalue()

@@ -1,0 +1,74 @@
+"""data.json of a run: which data it was trained on and how they were loaded, for whatever looks at the run later. No torch."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from momatch.storage.checkpoint import explain_write_errors
+from momatch.storage.durable import json_bytes, read_object, replace_files
+
+DATA = "data.json"
+_KIND = "momatch data"
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecord:
+    """What a run was trained on.
+
+    Attributes:
+        source: name or path of the dataset, as it was given.
+        contents: what the rows are, in words: "images: 16x16, gray, uint8".
+        image_size: side to which images were brought when they were loaded; None for their own.
+        test_fraction: share of each class that was held out for testing when they were loaded.
+        given: whether they were handed to `fit` as a `Dataset`, and not loaded by it.
+        class_names: label k is ``class_names[k]``, before any class was held out.
+        train: training rows.
+        test: test rows.
+        digest: of the loaded data, `Dataset.digest`.
+    """
+
+    source: str
+    contents: str
+    image_size: int | None
+    test_fraction: float
+    given: bool
+    class_names: tuple[str, ...]
+    train: int
+    test: int
+    digest: str
+
+
+def write_data_record(directory: Path, record: DataRecord) -> None:
+    """Write data.json.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    with explain_write_errors(f"writing {DATA}", directory):
+        replace_files({directory / DATA: json_bytes({"format": _KIND, "version": _VERSION, **asdict(record)})})
+
+
+def read_data_record(directory: Path) -> DataRecord:
+    """What the run in `directory` was trained on.
+
+    Raises:
+        ValueError: if there is no record, or it is damaged or of another kind.
+        OSError: if it cannot be read.
+    """
+    path = directory / DATA
+    values: dict[str, Any] | None = read_object(path)
+    if values is None:
+        raise ValueError(
+            f"{path}: there is no such file, so it is not known which data the run was trained on; runs of momatch 0.1 have "
+            "none: name the dataset, or train again"
+        )
+    kind, version = values.pop("format", None), values.pop("version", None)
+    if (kind, version) != (_KIND, _VERSION):
+        raise ValueError(f"{path}: got {kind!r}, version {version!r}, expected {_KIND!r}, version {_VERSION}")
+    try:
+        return DataRecord(**{**values, "class_names": tuple(values["class_names"])})
+    except (TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path}: got {sorted(values)}, expected the record of a run's data; the file is damaged"
+        ) from error
