@@ -17,7 +17,7 @@ from momatch.models.model_files import save_model
 from momatch.models.saved_model import model_settings
 from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.storage.run_directory import RunDirectory
-from momatch.training.allocator import keep_large_blocks
+from momatch.training.allocator import explain_out_of_memory, keep_large_blocks
 from momatch.training.features import adopt
 from momatch.training.optimizer import learning_rate
 from momatch.training.processes import Processes, joined_processes
@@ -62,7 +62,7 @@ def fit(config: TrainConfig, dataset: Dataset | None = None, tracker: Tracker | 
     device = choose_device(config.device)
     if device.type == "cpu":
         keep_large_blocks()
-    with joined_processes(device.type) as processes, ExitStack() as stack:
+    with explain_out_of_memory(), joined_processes(device.type) as processes, ExitStack() as stack:
         # Refused now, by all processes alike, rather than after minutes of loading.
         if config.resume == "auto":
             config = replace(config, resume=directory.exists)
