@@ -4,9 +4,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from momatch.training import allocator
-from momatch.training.allocator import keep_large_blocks
+from momatch.training.allocator import explain_out_of_memory, keep_large_blocks
 
 #: A step asks for blocks of 33 to 43 MB (above 32 MB glibc always maps them) and frees them; prints page faults a step and
 #: the peak of memory in megabytes after a few steps and at the end.
@@ -98,3 +99,17 @@ def test_a_refused_setting_is_no_error(monkeypatch):
     monkeypatch.setattr(allocator.sys, "platform", "linux")
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: Libc())
     assert not keep_large_blocks()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+    ],
+)
+def test_too_little_memory_is_explained(error):
+    with pytest.raises(ValueError, match=r"out of memory: .*reduce unlabeled_batch_size"), explain_out_of_memory():
+        raise error
+    with pytest.raises(RuntimeError, match="a bug"), explain_out_of_memory():
+        raise RuntimeError("a bug")

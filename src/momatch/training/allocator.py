@@ -1,4 +1,4 @@
-"""Keep the memory of one training step for the next, in the process itself.
+"""Memory: keep that of one training step for the next, and say what to do where there is not enough.
 
 glibc hands large blocks back to the system when they are freed. A training step on the CPU frees all its activations and
 asks for the same ones again at once, and the system clears every page of them anew: for a Wide ResNet up to a third of the
@@ -8,6 +8,10 @@ MALLOC_TRIM_THRESHOLD_), which work only if they are there before Python starts.
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 
 # Parameters of mallopt(3): their numbers are part of glibc's binary interface.
 _M_TRIM_THRESHOLD = -1
@@ -40,3 +44,22 @@ def keep_large_blocks() -> bool:
     if not (hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt")):
         return False
     return all(libc.mallopt(parameter, value) == 1 for parameter, value in _SETTINGS)
+
+
+@contextmanager
+def explain_out_of_memory() -> Iterator[None]:
+    """Turn torch's errors about memory that cannot be had into a sentence that names the settings to change.
+
+    Raises:
+        ValueError: in place of torch's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # Only accelerators have a class of error for it.
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise ValueError(
+            f"out of memory: {str(error).splitlines()[0]}; reduce unlabeled_batch_size, labeled_batch_size, image_size or "
+            "embedding_dim, or split the batches with accumulate"
+        ) from error

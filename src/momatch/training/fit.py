@@ -21,7 +21,7 @@ from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.storage.data_record import DATA, write_data_record
 from momatch.storage.run_config import CONFIG
 from momatch.storage.run_directory import RunDirectory
-from momatch.training.allocator import keep_large_blocks
+from momatch.training.allocator import explain_out_of_memory, keep_large_blocks
 from momatch.training.data import describe_data
 from momatch.training.optimizer import learning_rate
 from momatch.training.processes import Processes, joined_processes
@@ -72,7 +72,7 @@ def fit(
     device = choose_device(config.device)
     if device.type == "cpu":
         keep_large_blocks()
-    with joined_processes(device.type) as processes, ExitStack() as stack:
+    with explain_out_of_memory(), joined_processes(device.type) as processes, ExitStack() as stack:
         # Refused now, by all processes alike, rather than after minutes of loading.
         if config.resume == "auto":
             config = replace(config, resume=directory.exists)
