@@ -33,7 +33,7 @@ def test_trained_and_then_taken_as_it_is(job, monkeypatch):
     assert found.result["steps"] == 2
     assert found.result["threads"] == 1
     assert "per_class_accuracy" not in found.result
-    monkeypatch.setattr("momatch.training.fit.fit", lambda config: pytest.fail("trained twice"))
+    monkeypatch.setattr("momatch.training.fit.fit", lambda config, **options: pytest.fail("trained twice"))
     assert carry_out(job, 1) == found
 
 
@@ -80,7 +80,7 @@ def test_failure_is_an_outcome(job, capsys):
 
 
 def test_bug_is_an_outcome_with_a_traceback_in_the_log(job, monkeypatch, capsys):
-    def broken(config):
+    def broken(config, **options):
         raise RuntimeError("not\nexpected")
 
     monkeypatch.setattr("momatch.training.fit.fit", broken)
@@ -105,7 +105,7 @@ def test_main_writes_the_outcome(job, tmp_path, monkeypatch):
 def test_stopped_run_has_no_outcome(job, tmp_path, monkeypatch):
     from momatch.console.signals import Interrupted
 
-    def stopped(config):
+    def stopped(config, **options):
         raise Interrupted("stopped", 15)
 
     monkeypatch.setattr(worker, "stop_without", lambda parent: None)
