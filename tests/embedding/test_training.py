@@ -63,8 +63,8 @@ def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
     assert run.result["test_accuracy"] > 0.9
     assert run.config.backbone == "tests.embedding.setting:corners"
     assert (run.config.flip, run.config.strong_operations) == ("no", 3)
-    assert run.facts.image_size == (8, 8)
-    assert run.facts.dataset == "corners.npz"
+    assert run.spec.image_size == (8, 8)
+    assert run.spec.dataset == "corners.npz"
     card = (run.directory / "README.md").read_text("utf-8")
     assert "| trained on | features that the network, frozen, had made of 5 views of each image" in card
     assert "| those that trained, without the frozen backbone's |" in card
@@ -111,7 +111,7 @@ def test_evaluation_and_report_of_a_run_on_features(run, folder):
     assert figures["outliers"]["digits"]["n"] == 500
     on_images = evaluate_run(run, dataset=str(folder / "corners.npz"))
     assert on_images["accuracy"] == pytest.approx(figures["accuracy"], abs=0.02)
-    findings = collect(run.directory, outliers=["digits"], most_points=50)
+    findings = collect(run.directory, trust_code=True, outliers=["digits"], most_points=50)
     assert not findings.problems
     assert not isinstance(findings.points, Missing)
     # The pictures beside the features are the images themselves, as they are small.
@@ -127,7 +127,7 @@ def test_report_of_a_run_under_way_takes_its_checkpoint(run, folder, tmp_path):
     shutil.copytree(run.directory, unfinished)
     for name in ("result.json", "model.json", "model.safetensors"):
         (unfinished / name).unlink()
-    findings = collect(unfinished, outliers=["digits"], most_points=40)
+    findings = collect(unfinished, trust_code=True, outliers=["digits"], most_points=40)
     assert not isinstance(findings.points, Missing)
     assert findings.evaluation.accuracy == run.result["test_accuracy"]
 
