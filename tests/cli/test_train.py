@@ -35,7 +35,7 @@ def fitted(monkeypatch):
     """The configs that training was called with; it returns at once."""
     configs = []
 
-    def fit(config):
+    def fit(config, **options):
         configs.append(config)
         return types.SimpleNamespace(result=RESULT)
 
@@ -77,7 +77,7 @@ def test_ends_in_words(fitted, capsys):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(3.14, "3.1 s"), (59.7, "1 min 00 s"), (3599.9, "1 h 00 min"), (400_000.0, "111 h 06 min")]
+    ("seconds", "text"), [(3.14, "3.1 s"), (59.7, "1 min 00 s"), (3599.9, "1 h 00 min"), (400_000.0, "4 d 15 h")]
 )
 def test_time_in_words(seconds, text):
     assert any(line.endswith(f"  {text}") for line in summary(TrainConfig().resolved(), {"seconds": seconds}))
@@ -273,7 +273,7 @@ def test_resume_auto_starts_or_takes_the_stored_settings(stored, tmp_path, fitte
     ],
 )
 def test_how_training_ends(error, code, message, fitted, capsys, monkeypatch):
-    def fit(config):
+    def fit(config, **options):
         raise error
 
     monkeypatch.setattr(sys.modules["momatch.training.fit"], "fit", fit)
@@ -282,7 +282,7 @@ def test_how_training_ends(error, code, message, fitted, capsys, monkeypatch):
 
 
 def test_a_bug_keeps_its_traceback(fitted, monkeypatch):
-    def fit(config):
+    def fit(config, **options):
         raise ImportError("no", name="momatch.nothing")
 
     monkeypatch.setattr(sys.modules["momatch.training.fit"], "fit", fit)

@@ -111,7 +111,7 @@ def test_evaluation_and_report_of_a_run_on_features(run, folder):
     assert figures["outliers"]["digits"]["n"] == 500
     on_images = evaluate_run(run, dataset=str(folder / "corners.npz"))
     assert on_images["accuracy"] == pytest.approx(figures["accuracy"], abs=0.02)
-    report = collect(run.directory, outliers=["digits"], most_points=50)
+    report = collect(run.directory, trust_code=True, outliers=["digits"], most_points=50)
     assert not report.problems
     assert not isinstance(report.points, Missing)
     # The pictures beside the features are the images themselves, as they are small.
@@ -127,7 +127,7 @@ def test_report_of_a_run_under_way_takes_its_checkpoint(run, folder, tmp_path):
     shutil.copytree(run.directory, unfinished)
     for name in ("result.json", "model.json", "model.safetensors"):
         (unfinished / name).unlink()
-    report = collect(unfinished, outliers=["digits"], most_points=40)
+    report = collect(unfinished, trust_code=True, outliers=["digits"], most_points=40)
     assert not isinstance(report.points, Missing)
     assert report.evaluation.accuracy == run.result["test_accuracy"]
 

@@ -33,7 +33,7 @@ def test_trained_and_then_taken_as_it_is(job, monkeypatch):
     assert result.result["steps"] == 2
     assert result.result["threads"] == 1
     assert "per_class_accuracy" not in result.result
-    monkeypatch.setattr("momatch.training.fit.fit", lambda config: pytest.fail("trained twice"))
+    monkeypatch.setattr("momatch.training.fit.fit", lambda config, **options: pytest.fail("trained twice"))
     assert run_job(job, 1) == result
 
 
@@ -79,8 +79,8 @@ def test_failure_is_an_output(job, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_bug_is_an_output_with_a_traceback_in_the_log(job, monkeypatch, capsys):
-    def broken(config):
+def test_bug_is_an_outcome_with_a_traceback_in_the_log(job, monkeypatch, capsys):
+    def broken(config, **options):
         raise RuntimeError("not\nexpected")
 
     monkeypatch.setattr("momatch.training.fit.fit", broken)
@@ -105,7 +105,7 @@ def test_main_writes_the_output(job, tmp_path, monkeypatch):
 def test_stopped_run_has_no_output(job, tmp_path, monkeypatch):
     from momatch.console.signals import Interrupted
 
-    def stopped(config):
+    def stopped(config, **options):
         raise Interrupted("stopped", 15)
 
     monkeypatch.setattr(worker, "stop_without", lambda parent: None)

@@ -51,7 +51,7 @@ def test_an_unfinished_run_is_readable_but_has_no_model(tmp_path):
     make(tmp_path / "a b", finished=False)
     run = Run.load(tmp_path / "a b")
     assert (run.config, run.result, run.metrics()) == (CONFIG, None, [{"step": 20, "loss": 0.25}])
-    for name in ("classifier", "facts", "refitted_head", "class_names"):
+    for name in ("classifier", "spec", "refitted_head", "class_names"):
         with pytest.raises(ValueError, match=r"not finished.* go on with: momatch train --resume --run-dir '.*a b'$"):
             getattr(run, name)
     assert repr(run).endswith("not finished)")
