@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from momatch.inference.export.check_images import own_images
+from momatch.inference.export.parity import own_images
 from momatch.report.findings import Missing
 
 from momatch import Dataset, Run, Split, TrainConfig, evaluate_run, fit, load_dataset, report_run

@@ -11,7 +11,7 @@ from momatch.config.layers import Layer, combine, preset_layer
 from momatch.config.presets import PRESETS
 from momatch.embedding import embed
 from momatch.sweep.grid import load_grid
-from momatch.sweep.jobs import Wishes, plan_jobs
+from momatch.sweep.jobs import SweepOptions, plan_jobs
 from momatch.training.resolve import resolve_config, resolve_layers
 from tests.embedding.setting import small_options
 
@@ -28,7 +28,7 @@ def from_command_line(capsys, *words):
 
 def from_sweep(tmp_path, **settings):
     """The run of AAGMM 8-D with FlexMatch in the shipped grid of policies."""
-    jobs, _ = plan_jobs([load_grid("policies")], Wishes(preset_layer("digits"), settings, (0,), tmp_path, None))
+    jobs, _ = plan_jobs([load_grid("policies")], SweepOptions(preset_layer("digits"), settings, (0,), tmp_path, None))
     (config,) = [job.config for job in jobs if (job.config.head, job.config.policy) == ("aagmm", "flexmatch")]
     return config
 
