@@ -5,7 +5,7 @@ from momatch.heads.linear import Linear
 from momatch.heads.mixture import AAGMM, GaussianMixtureHead, KMeans
 
 #: The heads by the name that `--head` and `Classifier.build` take.
-HEADS: dict[str, type[AAGMM] | type[KMeans] | type[Linear]] = {
+HEADS: dict[str, type[Head]] = {
     "aagmm": AAGMM,
     "kmeans": KMeans,
     "linear": Linear,
