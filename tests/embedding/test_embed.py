@@ -100,7 +100,7 @@ from tests.embedding.setting import small_options
 from tests.embedding.test_embed import interrupted_after
 
 with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("momatch.data.journal._SYNC_SECONDS", -1.0)
+    patch.setattr("momatch.data.cache._SYNC_SECONDS", -1.0)
     interrupted_after(patch, 12, lambda: os.kill(os.getpid(), signal.SIGKILL))
     embed(small_options(Path(sys.argv[1]), batch_size=8))
 """

@@ -144,7 +144,7 @@ def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
     other = embed(small_options(folder, out=tmp_path / "other.npz", seed=4)).spec.path
     with pytest.raises(ValueError, match=r"features of a backbone .* with other weights than the model's"):
         evaluate_run(run, dataset=str(other))
-    data = build_training(small_config(folder).resolved(), torch.device("cpu")).data
+    data = build_training(small_config(folder).resolved(), torch.device("cpu"), trust_code=True).data
     with pytest.raises(ValueError, match="got images to go with features"):
         contaminate(data, load_dataset("digits").train.images, fraction=0.1, seed=0)
 

@@ -80,7 +80,7 @@ def test_heads_export_to_onnx_with_any_batch_size():
                 z = self.embed(x)
                 log_joint = self.head(z)
                 scores = [log_joint, log_posterior(log_joint), log_density(log_joint)]
-                return (*scores, self.head.mahalanobis(z)) if hasattr(self.head, "mahalanobis") else tuple(scores)
+                return (*scores, self.head.mahalanobis(z)) if self.head.has_centers else tuple(scores)
 
         for head in (AAGMM(8, 3), KMeans(8, 3), Linear(8, 3), AAGMM(8, 600)):
             model = Scored(head).eval()

@@ -245,8 +245,8 @@ def test_memory_is_that_of_a_few_batches(tmp_path, monkeypatch, settings):
                 yield batch
 
     done = []
-    monkeypatch.setattr(stream.Progress, "add", lambda self, count: done.append(len(taken)))
-    monkeypatch.setattr(stream.Progress, "done", 2_000, raising=False)
+    monkeypatch.setattr(stream.CountProgress, "add", lambda self, count: done.append(len(taken)))
+    monkeypatch.setattr(stream.CountProgress, "done", 2_000, raising=False)
     predict_to_file(
         small_model(),
         [Watched("x", pixels)],

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from momatch.inference.export.parity import own_images
-from momatch.report.findings import Missing
 
 from momatch import Dataset, Run, Split, TrainConfig, evaluate_run, fit, load_dataset, report_run
+from momatch.inference.export.parity import own_images
 from momatch.report.collect import collect
+from momatch.report.run_report import Missing
 from momatch.storage.data_record import read_data_record
 from momatch.training.data import load_run_data
 

@@ -46,12 +46,12 @@ def test_a_features_file_gives_the_same_run_everywhere(features, capsys, tmp_pat
 
 def test_fit_takes_the_preset_of_a_features_file(features, tmp_path):
     config = TrainConfig(dataset=features, steps=2, run_dir=str(tmp_path / "run"), progress=False, device="cpu")
-    run = fit(config)
+    run = fit(config, trust_code=True)
     assert (run.config.steps, run.config.embedding_dim, run.config.graph_neighbors) == (2, 64, 20)
     assert run.config.preset_name == "features"
     # What is stored is complete: it goes on as it is, and so does the line that started it.
     for again in (replace(run.config, resume=True), replace(config, resume=True)):
-        assert fit(again).config == run.config
+        assert fit(again, trust_code=True).config == run.config
 
 
 def test_what_is_given_beats_the_preset(features, capsys, tmp_path):
@@ -77,7 +77,7 @@ def test_settling_twice_changes_nothing(features):
 
 def test_resume_without_a_directory_finds_the_run_of_the_same_command(features, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["--dataset", features, "--steps", "2", "--device", "cpu", "--no-progress"]
+    words = ["--dataset", features, "--steps", "2", "--device", "cpu", "--no-progress", "--trust-code"]
     assert main(["train", *words]) == 0
     (made,) = (tmp_path / "runs").iterdir()
     assert main(["train", *words, "--resume"]) == 0

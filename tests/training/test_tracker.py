@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from momatch.config import TrainConfig
+from momatch.config.settings import RunSettings
 from momatch.training.tracker import TRACKERS, TensorBoardTracker, Tracker
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trackers.md"
@@ -29,7 +29,7 @@ def curves():
 
 
 def test_every_tracker_of_the_config_is_known():
-    assert set(TRACKERS) == set(get_args(TrainConfig.__annotations__["tracker"]))
+    assert set(TRACKERS) == set(get_args(RunSettings.__annotations__["tracker"]))
 
 
 def test_none_tracks_nothing(tmp_path):
