@@ -95,12 +95,6 @@ def _correlate(
     return (products[:, :window, :window] / lengths.clamp_min(1e-6)).flatten(1).amax(dim=1)
 
 
-def detail_correlation(images: UInt8[Tensor, "n C H W"], references: UInt8[Tensor, "n C H W"]) -> Float32[Tensor, " n"]:
-    """Correlation of the fine detail of each image with that of its reference, at the best shift of up to two small pixels."""
-    known = _References.of(references, mirror=False)
-    return _correlate(_templates(images), known.spectra, known.lengths)
-
-
 def find_near_duplicates(
     images: UInt8[Tensor, "N C H W"],
     references: UInt8[Tensor, "M C H W"],
