@@ -186,7 +186,7 @@ def test_wrong_options_are_refused(options, message):
 
 
 def test_a_fill_for_other_channels_is_refused():
-    with pytest.raises(ValueError, match=r"fill: got 1 levels \(9,\), expected one for each of the 3 channels"):
+    with pytest.raises(ValueError, match=r"fill: got 1 levels \(9,\), expected 3, one per channel"):
         StrongAugment(fill=(9,))(random_images(2), seed=0, step=0)
 
 

@@ -70,7 +70,7 @@ def test_mixed_sizes(photos, capsys):
 def test_a_test_folder_that_is_none(photos, capsys):
     write_image(photos / "test/0.png")
     lines = commands()
-    assert "rename it, or give the folder of test images another name with --test-folder" in said(capsys, lines["data"])
+    assert "rename it, or set another name for the test folder with --test-folder" in said(capsys, lines["data"])
     for name in ("train", "embed"):
         text = said(capsys, lines[name])
         assert "if it is a class, rename it" in text
@@ -79,11 +79,11 @@ def test_a_test_folder_that_is_none(photos, capsys):
 
 def test_an_option_without_meaning_has_the_name_that_was_given(photos, capsys):
     np.savez("arrays.npz", images=np.zeros((4, 8, 8), np.uint8), labels=np.arange(4) % 2)
-    assert "--test-fraction has no meaning" in said(capsys, ["data", "arrays.npz", "--test-fraction", "0.5"])
+    assert "--test-fraction does not apply" in said(capsys, ["data", "arrays.npz", "--test-fraction", "0.5"])
     text = said(
         capsys, ["train", "--dataset", "arrays.npz", "--test-fraction", "0.5", "--no-progress", "--device", "cpu"]
     )
-    assert "arrays.npz: test_fraction (--test-fraction) has no meaning for this dataset" in text
+    assert "arrays.npz: test_fraction (--test-fraction) does not apply to this dataset" in text
 
 
 def test_no_test_images_of_a_features_file(photos, capsys):

@@ -78,8 +78,8 @@ def test_many_classes_make_a_sheet_of_bounded_height(tmp_path, capsys):
         (["nowhere"], "neither a known dataset"),
         (["mnits"], "did you mean 'mnist'"),
         (["mnist", "--no-download"], "download is off"),
-        (["digits", "--strict"], "no meaning"),
-        (["digits", "--contact-sheet", "a.txt"], "ends in .png"),
+        (["digits", "--strict"], "does not apply"),
+        (["digits", "--contact-sheet", "a.txt"], "expected a .png file"),
     ],
 )
 def test_bad_input_is_a_message_and_an_exit_code(arguments, message, capsys):

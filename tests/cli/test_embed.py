@@ -102,11 +102,11 @@ def test_train_and_go_on(folder, capsys):
         (["nowhere", "--out", "g.npz"], "'nowhere' is neither a known dataset"),
         (
             ["corners.npz", "--out", "f.npz"],
-            "out: f.npz is there already; give another name, or overwrite (--overwrite)",
+            "out: f.npz already exists; choose another name, or overwrite it (--overwrite)",
         ),
-        (["corners.npz", "--out", "g.npy"], "out: got g.npy, expected a file that ends in .npz"),
-        (["corners.npz", "--out", "no/g.npz"], "in a directory that exists"),
-        (["f.npz", "--out", "g.npz", "--backbone", "mlp"], "expected images: a backbone made features of them before"),
+        (["corners.npz", "--out", "g.npy"], "out: got g.npy, expected a .npz file in an existing directory"),
+        (["corners.npz", "--out", "no/g.npz"], "in an existing directory"),
+        (["f.npz", "--out", "g.npz", "--backbone", "mlp"], "expected images, not features"),
     ],
 )
 def test_what_cannot_be_embedded_is_refused(folder, capsys, flags, message):

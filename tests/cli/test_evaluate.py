@@ -194,7 +194,7 @@ def test_many_classes_show_the_worst():
     [
         (["nowhere"], "nowhere: there is no such directory"),
         (["RUN", "--json", "no/such/folder/a.json"], "--json: got no/such/folder/a.json"),
-        (["RUN", "--json", "/"], "--json: got /, expected a file, not a directory"),
+        (["RUN", "--json", "/"], "--json: got /, expected a file in an existing directory"),
         (["RUN", "--dataset", "mnits"], "did you mean 'mnist'"),
         (["RUN", "--outliers", "mnits"], "did you mean 'mnist'"),
         (["RUN", "--batch-size", "0"], "batch_size"),

@@ -67,7 +67,7 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "a.png").write_text("no image")
     for images, message in [
         (COLOR.astype(np.float32), "got an array of float32, expected uint8"),
-        (COLOR[0], r"one image with its channels; expected several: images\[None\]"),
+        (COLOR[0], r"a single image; expected a batch: pass images\[None\]"),
         (COLOR[None], "got shape"),
         (np.zeros((2, 3, 5, 3), np.uint8), "in one place"),
         ([], "got none"),

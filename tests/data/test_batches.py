@@ -119,7 +119,9 @@ def test_a_state_of_another_stream_is_refused():
         make_stream(pool=PixelRows([POOL_IMAGES], torch.arange(POOL).flip(0))),
         make_stream(labels=LABELS.flip(0)),
     ):
-        with pytest.raises(ValueError, match=r"state: got \w+ = \d+, expected \d+; the state is of another stream"):
+        with pytest.raises(
+            ValueError, match=r"state: got \w+ = \d+, expected \d+; the state belongs to another stream"
+        ):
             other.load_state_dict(state)
         assert other.step == 0
     with pytest.raises(ValueError, match=r"state: got the keys \['step'\], expected"):
@@ -241,7 +243,7 @@ def test_supervised_training_needs_no_pool(budget):
         ({"seed": -1}, "seed: got -1"),
         ({"device_budget": -1}, "device_budget: got -1, expected a number of bytes"),
         ({"labels": LABELS - 1}, "labels: got -1, expected class numbers; unlabelled samples belong in the pool"),
-        ({"labels": LABELS[1:]}, r"labels: got shape \(39,\), expected one for each of 40 labelled rows"),
+        ({"labels": LABELS[1:]}, r"labels: got shape \(39,\), expected \(40,\), one per labelled row"),
         ({"pool": PixelRows([POOL_IMAGES[:0]])}, "size: got 0 samples"),
         ({"pool": PixelRows([POOL_IMAGES[:, :1]])}, r"got images of shape \(1, 4, 4\), expected \(3, 4, 4\)"),
     ],

@@ -74,7 +74,7 @@ def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 def test_a_damaged_entry_is_refused(tmp_path):
     entry = open_or_build("key", tmp_path, build)
     (entry.folder / "images.bin").write_bytes(b"12")
-    with pytest.raises(DataError, match="is damaged; delete that folder"):
+    with pytest.raises(DataError, match="is damaged; delete that directory"):
         open_or_build("key", tmp_path, build)
 
 
@@ -200,7 +200,7 @@ def test_a_process_that_dies_is_said_and_what_is_decoded_kept(many, options, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(decode_pool.DecodePool, "_run", dies)
-        with pytest.raises(ChildProcessError, match="what is decoded is kept: run again"):
+        with pytest.raises(ChildProcessError, match="decoded images are kept: run again"):
             load_folder("many", root, replace(options, workers=1))
     dataset, _ = load_folder("many", root, replace(options, workers=1))
     assert dataset.train.images[:, 0, 0, 0].tolist() == expected

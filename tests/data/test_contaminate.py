@@ -61,10 +61,10 @@ def test_a_dataset_without_test_split_stays_without():
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        (["fox"], r"classes: got 'fox', expected a name of \['ant', 'bee', 'cat', 'dog'\] or a number from 0 to 3"),
+        (["fox"], r"classes: got 'fox', expected one of \['ant', 'bee', 'cat', 'dog'\] or a number from 0 to 3"),
         ([4], "classes: got 4, expected"),
         ([-1], "classes: got -1, expected"),
-        (["bee", 1], "each of them once"),
+        (["bee", 1], "without repeats"),
         ([], "at least one class"),
         (["ant", "bee", "cat"], "leaves 1 of 4 classes; expected at least two known classes"),
     ],
@@ -134,25 +134,25 @@ def test_two_contaminations_are_told_apart():
     mixed = contaminate(mixed, numbered(200), fraction=0.2, seed=0, name="b")
     assert torch.bincount(mixed.truth.origin).tolist() == [60, 20, 20]
     assert mixed.truth.origin_names == ("train", "a", "b")
-    with pytest.raises(ValueError, match="name: got 'b', expected one that is not in"):
+    with pytest.raises(ValueError, match="name: got 'b', expected a name not in"):
         contaminate(mixed, numbered(200), fraction=0.2, seed=0, name="b")
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
 def test_fractions_out_of_range_are_refused(fraction):
-    with pytest.raises(ValueError, match=r"fraction: got .*, expected a number from 0 to 1, less than 1"):
+    with pytest.raises(ValueError, match=r"fraction: got .*, expected a number in \[0, 1\)"):
         contaminate(make_split()[1], numbered(10), fraction=fraction, seed=0)
 
 
 def test_too_few_images_are_counted_and_the_stated_fraction_works():
     _, data = make_split()
-    message = "fraction: got 0.5, which takes 60 outliers, expected at most 0.2307 with the 18 there are"
+    message = "fraction: got 0.5, which needs 60 outliers, expected at most 0.2307 with the 18 available"
     with pytest.raises(ValueError, match=message):
         contaminate(data, numbered(18), fraction=0.5, seed=0)
     contaminate(data, numbered(18), fraction=0.2307, seed=0)
-    with pytest.raises(ValueError, match=r"takes 25 outliers, expected at most 0\.36"):
+    with pytest.raises(ValueError, match=r"needs 25 outliers, expected at most 0\.36"):
         contaminate(data, numbered(18), fraction=0.5, seed=0, pool_size=50)
     with pytest.raises(
-        ValueError, match="pool_size: got 100, which takes 90 inliers, expected at most the 60 there are"
+        ValueError, match="pool_size: got 100, which needs 90 inliers, expected at most the 60 available"
     ):
         contaminate(data, numbered(18), fraction=0.1, seed=0, pool_size=100)

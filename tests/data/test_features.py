@@ -60,8 +60,8 @@ def test_damaged_files_are_refused(members, tmp_path):
     refused(
         r"version 2 of the features format, expected 1; it was written by", **{MARKER: facts_with(members, version=2)}
     )
-    refused(r"momatch_features.json in it cannot be read", **{MARKER: b"{"})
-    refused(r"momatch_features.json in it cannot be read", **{MARKER: facts_with(members, image_size=8)})
+    refused(r"momatch_features.json cannot be read", **{MARKER: b"{"})
+    refused(r"momatch_features.json cannot be read", **{MARKER: facts_with(members, image_size=8)})
     refused(r"without the weights of their backbone .* MoMatchClassifier", **{"backbone.safetensors": None})
     refused(r"cannot be read as a features file", **{"train_features.npy": None})
     wide = npy(tmp_path / "x.npy", np.zeros((20, 5, 12), np.float32))
@@ -90,10 +90,10 @@ def test_damaged_files_are_refused(members, tmp_path):
 def test_options_without_meaning_and_plain_vectors_are_refused(members, tmp_path):
     path = tmp_path / "f.npz"
     write_archive(path, members)
-    with pytest.raises(DataError, match="size has no meaning for this dataset"):
+    with pytest.raises(DataError, match="size does not apply to this dataset"):
         load_dataset(path, size=8)
     np.savez(path, x_train=np.zeros((4, 3), np.float32), y_train=np.zeros(4, int))
-    with pytest.raises(DataError, match=r"for vectors take momatch.MoMatchClassifier"):
+    with pytest.raises(DataError, match=r"for vectors use momatch.MoMatchClassifier"):
         load_dataset(path)
 
 
@@ -132,9 +132,9 @@ def test_features_are_not_taken_for_images(unchecked):
     rows, pixels = FeatureRows([features]), PixelRows([torch.zeros(2, 1, 8, 8, dtype=torch.uint8)])
     with pytest.raises(ValueError, match="got features: 3 views of 4, float32; expected pixels"):
         channel_statistics(rows)
-    with pytest.raises(ValueError, match=r"got features \(V, F\) = \(3, 4\) to go with rows of shape \(1, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"got features \(V, F\) = \(3, 4\) to mix with rows of shape \(1, 8, 8\)"):
         rows.like(pixels)
-    with pytest.raises(ValueError, match="got images to go with features"):
+    with pytest.raises(ValueError, match="got images to mix with features"):
         pixels.like(rows)
     with pytest.raises(ValueError, match=r"got torch.float16 rows of shape \(3, 4\), expected torch.float32"):
         FeatureRows([features, features.half()])
@@ -142,7 +142,7 @@ def test_features_are_not_taken_for_images(unchecked):
         ValueError, match=r"expected raw pixels, torch.uint8 \(N, C, H, W\), or features, floating \(N, V, F\)"
     ):
         Split(torch.zeros(2, 3), labels)
-    with pytest.raises(ValueError, match="pictures: got 1, expected one for each of 2 rows"):
+    with pytest.raises(ValueError, match="pictures: got 1, expected 2, one per row"):
         FeatureRows([features], pictures=[torch.zeros(1, 1, 2, 2, dtype=torch.uint8)])
     for labeled in (Split(features, labels), Examples(rows, labels)):
         with pytest.raises(ValueError, match="images: got features: 3 views of 4, float32; expected images"):

@@ -57,7 +57,7 @@ def test_train_folder_beside_test(folder, save_image, options):
     assert torch.equal(plain.train.images, nested.train.images)
     assert nested.test is not None
     (folder / "val").mkdir()
-    with pytest.raises(DataError, match="got the folders val beside train/"):
+    with pytest.raises(DataError, match="got the folders val next to train/"):
         load_folder("pets", folder, options)
 
 
@@ -150,7 +150,7 @@ def test_links_in_circles_end(folder, options):
 
 def test_mixed_sizes_need_size(folder, save_image, options):
     save_image(folder / "dog/9.png", size=(10, 12))
-    expected = r"mixed sizes: dog/9\.png: got 10x12 pixels, expected 8x8 like cat/0\.png\. Bring .*: size resizes"
+    expected = r"mixed sizes: dog/9\.png: got 10x12 pixels, expected 8x8 like cat/0\.png\. Convert .*: size resizes"
     with pytest.raises(DataError, match=expected):
         load_folder("pets", folder, options)
     dataset, _ = load_folder("pets", folder, replace(options, size=6))
@@ -201,17 +201,17 @@ def test_empty_and_one_class_folders_are_refused(tmp_path, save_image, options):
     with pytest.raises(DataError, match="no images in the class folder dog"):
         load_folder("d", tmp_path / "d", options)
     save_image(tmp_path / "d/loose.png")
-    with pytest.raises(DataError, match="images lie directly in it"):
+    with pytest.raises(DataError, match="got images directly in it"):
         load_folder("d", tmp_path / "d", options)
 
 
 def test_unknown_test_classes_and_loose_test_images_are_refused(folder, save_image, options):
     save_image(folder / "test/cow/a.png")
-    with pytest.raises(DataError, match="got the class cow, which training does not have"):
+    with pytest.raises(DataError, match="got the class cow, expected only classes of the training images"):
         load_folder("pets", folder, options)
     save_image(folder / "test/a.png")
     with pytest.raises(
-        DataError, match="if it is a class, rename it, or give the folder of test images another name with test_folder"
+        DataError, match="if it is a class, rename it, or set another name for the test folder with test_folder"
     ):
         load_folder("pets", folder, options)
 

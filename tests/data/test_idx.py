@@ -62,7 +62,7 @@ def test_truncated_gzip_is_refused(tmp_path, rng, cut):
     path = tmp_path / "images.gz"
     raw = gzip.compress(idx_bytes(rng.integers(0, 256, (40, 5, 5), dtype=np.uint8)))
     path.write_bytes(raw[:-cut])
-    with pytest.raises(DataError, match="not a whole gzip file"):
+    with pytest.raises(DataError, match="not a complete gzip file"):
         read_idx(path, 3)
 
 

@@ -32,9 +32,9 @@ def test_unknown_files_are_refused(tmp_path):
 
 
 def test_options_without_meaning_are_refused(folder):
-    with pytest.raises(DataError, match="digits: strict has no meaning"):
+    with pytest.raises(DataError, match="digits: strict does not apply"):
         load_dataset("digits", strict=True)
-    with pytest.raises(DataError, match="drop_test_duplicates has no meaning"):
+    with pytest.raises(DataError, match="drop_test_duplicates does not apply"):
         load_dataset(folder, drop_test_duplicates=True)
     with pytest.raises(DataError, match="sise"):
         load_dataset("digits", sise=8)

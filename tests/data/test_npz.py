@@ -100,5 +100,5 @@ def test_missing_arrays_and_broken_files_are_refused(tmp_path, images, options):
     path.write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(DataError, match=r"cannot be read as \.npz"):
         load_npz("a", path, options)
-    with pytest.raises(DataError, match="strict has no meaning"):
+    with pytest.raises(DataError, match="strict does not apply"):
         replace(options, strict=True).refuse_unused("a", frozenset())

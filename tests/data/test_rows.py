@@ -92,5 +92,5 @@ def test_examples_keep_labels_with_images():
     chosen = examples.select(torch.tensor([3, 2]))
     assert chosen.labels.tolist() == [1, -1]
     assert chosen.images.gather(torch.tensor([0, 1]))[:, 0, 0, 0].tolist() == [3, 2]
-    with pytest.raises(ValueError, match="labels: got 3, expected one for each of the 4 rows"):
+    with pytest.raises(ValueError, match="labels: got 3, expected 4, one per row"):
         Examples(examples.images, torch.zeros(3, dtype=torch.int64))

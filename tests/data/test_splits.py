@@ -114,9 +114,9 @@ def test_explicit_rows_are_taken_as_given():
     [
         ([0, 1, 6], "rows: got 6, expected positions from 0 to 5"),
         ([0, 1, -1], "rows: got -1, expected positions from 0 to 5"),
-        ([0, 1, 1], "rows: got 1 more than once, expected each row once"),
+        ([0, 1, 1], "rows: got 1 more than once, expected no repeats"),
         ([0, 1, 4], "rows: got 4, which have no label; expected labelled examples"),
-        ([0, 3], "rows: got none of class 'class 1', expected at least one row of every class"),
+        ([0, 3], "rows: got none of class 'class 1', expected at least one row per class"),
         ([], "rows: got none of class 'class 0', 'class 1'"),
     ],
 )
@@ -128,7 +128,7 @@ def test_bad_rows_are_refused(rows, message):
 def test_a_class_with_too_few_labels_is_named():
     labels = [0] * 5 + [1] * 3 + [2] * 5 + [-1] * 5
     message = (
-        "expected at least 4 labelled images in every class, got too few in 1 of 3: 'class 1' has 3; ask for at most 3"
+        "expected at least 4 labelled images in every class, got too few in 1 of 3: 'class 1' has 3; use at most 3"
     )
     with pytest.raises(ValueError, match=message):
         split_by_seed(make_examples(labels), names(3), labels_per_class=4, seed=0)
@@ -179,7 +179,7 @@ def test_labelled_files_by_name():
         split_by_files(split, ["cat", "dog"], ["cat/c.png"])
     with pytest.raises(ValueError, match="split: got images without file names"):
         split_by_files(Split(images, split.labels), ["cat", "dog"], ["cat/a.png"])
-    with pytest.raises(ValueError, match="files: got 1, expected one for each of the 4 images"):
+    with pytest.raises(ValueError, match="files: got 1, expected 4, one per image"):
         Split(images, split.labels, ("a.png",))
 
 

@@ -83,7 +83,7 @@ def test_cache_keeps_images_and_labels(images, tmp_path):
     [
         (("text", 0), "sample 1: got str"),
         ((torch.zeros(2, 4, 4, dtype=torch.uint8), 0), "expected .* with C = 1 or 3"),
-        ((torch.randn(3, 4, 4), 0), "take the normalisation out"),
+        ((torch.randn(3, 4, 4), 0), "remove the normalisation"),
         ((torch.zeros(3, 4, 4, dtype=torch.int64), 0), "got dtype int64"),
         ((torch.zeros(3, 5, 4, dtype=torch.uint8), 0), "mixed sizes: sample 1"),
         ((torch.zeros(3, 4, 4, dtype=torch.uint8), 0.5), "got the label 0.5"),

@@ -76,7 +76,7 @@ def test_features_are_mapped_from_the_file_and_not_read(tmp_path):
         file.seek(at)
         file.write(np.float16(7.5).tobytes())
     assert float(features[0, 0, 0]) == 7.5
-    with pytest.raises(ValueError, match=r"train_features.npy in it is damaged; embed the images anew"):
+    with pytest.raises(ValueError, match=r"train_features.npy is damaged; embed the images again"):
         load_dataset(options.out, verify=True)
 
 
@@ -146,16 +146,18 @@ def test_ctrl_c_saves_and_another_command_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupted_after(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(
-            Interrupted, match=r"stopped with 640 of 880 images done and saved; the same command goes on"
+            Interrupted, match=r"stopped with 640 of 880 images done and saved; run the same command to resume"
         ):
             embed(options)
-    with pytest.raises(ValueError, match=r"begun there with seed 3, got 4; give the same command as then to go on"):
+    with pytest.raises(
+        ValueError, match=r"unfinished embedding with seed 3, got 4; run the original command to resume it"
+    ):
         embed(replace(options, seed=4))
-    with pytest.raises(ValueError, match=r"begun there with limit None, got 9"):
+    with pytest.raises(ValueError, match=r"unfinished embedding with limit None, got 9"):
         embed(replace(options, limit=9))
     embedded = embed(replace(options, batch_size=32))
     assert (embedded.resumed, embedded.passed) == (640, 240)
-    with pytest.raises(ValueError, match=r"is there already; give another name, or overwrite"):
+    with pytest.raises(ValueError, match=r"already exists; choose another name, or overwrite"):
         small_options(tmp_path)
 
 
@@ -196,7 +198,9 @@ def test_goes_on_with_the_weights_it_was_begun_with_and_says_so(tmp_path, monkey
             embed(options)
     monkeypatch.setattr("tests.embedding.setting.corners", lambda: changed(Corners(), 2.0))
     stored = load((tmp_path / "features.npz.part" / "backbone.safetensors").read_bytes())
-    with pytest.warns(UserWarning, match=r"going on with the weights it was begun with; delete .*features.npz.part"):
+    with pytest.warns(
+        UserWarning, match=r"resuming with the original weights; to start over .* delete .*features.npz.part"
+    ):
         embedded = embed(options)
     assert embedded.resumed == 640
     assert all(torch.equal(value, stored[name]) for name, value in backbone_weights(embedded.spec).items())
@@ -215,7 +219,7 @@ def test_second_process_is_refused_and_takes_nothing_away(tmp_path, monkeypatch)
 
 def test_backbone_that_takes_no_float32_is_refused_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.embedding.setting.corners", lambda: Corners().bfloat16())
-    with pytest.raises(ValueError, match=r"its weights are torch.bfloat16, images come in float32: let its factory"):
+    with pytest.raises(ValueError, match=r"its weights are torch.bfloat16 but images are float32: have its factory"):
         embed(small_options(tmp_path))
     assert not (tmp_path / "features.npz.part").exists()
 
@@ -224,7 +228,9 @@ def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
     options = small_options(tmp_path)
     with monkeypatch.context() as patch:
         interrupted_after(patch, 2, lambda: failing(patch, ("write",), 1, no_space, True))
-        with pytest.raises(OSError, match=r"No space left on device; what is done is kept; free some space") as caught:
+        with pytest.raises(
+            OSError, match=r"No space left on device; finished rows are kept; free some space"
+        ) as caught:
             embed(options)
     assert caught.value.errno == errno.ENOSPC
     assert not options.out.exists()
@@ -233,13 +239,13 @@ def test_full_disk_keeps_what_is_done(tmp_path, monkeypatch):
         patch.setattr(
             "momatch.embedding.embedding.write_archive", lambda path, members: (_ for _ in ()).throw(no_space())
         )
-        with pytest.raises(OSError, match=r"what is done is kept"):
+        with pytest.raises(OSError, match=r"finished rows are kept"):
             embed(options)
     embedded = embed(options)
     assert (embedded.resumed, embedded.passed) == (880, 0)
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10))
-        with pytest.raises(OSError, match=r"it needs 0.00 GB there.*got 0.00 GB free; nothing was done yet"):
+        with pytest.raises(OSError, match=r"needs 0.00 GB while it works.*got 0.00 GB free; nothing was done yet"):
             embed(replace(options, out=tmp_path / "other.npz"))
     assert not (tmp_path / "other.npz.part").exists()
 
@@ -285,7 +291,7 @@ def test_features_that_overflow_and_features_of_features_are_refused(tmp_path, m
     other = tmp_path / "other"
     other.mkdir()
     done = embed(small_options(other))
-    with pytest.raises(ValueError, match=r"expected images: a backbone made features of them before"):
+    with pytest.raises(ValueError, match=r"expected images, not features"):
         embed(small_options(tmp_path, dataset=str(done.spec.path), out=tmp_path / "twice.npz"))
 
 

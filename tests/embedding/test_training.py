@@ -145,7 +145,7 @@ def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
     with pytest.raises(ValueError, match=r"features of a backbone .* with other weights than the model's"):
         evaluate_run(run, dataset=str(other))
     data = build_training(small_config(folder).resolved(), torch.device("cpu"), trust_code=True).data
-    with pytest.raises(ValueError, match="got images to go with features"):
+    with pytest.raises(ValueError, match="got images to mix with features"):
         contaminate(data, load_dataset("digits").train.images, fraction=0.1, seed=0)
 
 

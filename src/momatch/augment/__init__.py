@@ -1,7 +1,7 @@
-"""Batched weak and strong augmentation on the images' device, equal to Pillow's operations and reproducible from (seed, step).
+"""Batched weak and strong augmentation on the images' device: same results as Pillow, reproducible from (seed, step).
 
-`views` is the interface; `cached` draws from views that a backbone has seen before; `operations` chooses, `levels`, `blends`
-and `geometry` compute (on the CPU mostly `host`), `draws` makes the random numbers. Why it is written by hand:
+`views` is the interface; `cached` draws from saved features; `operations` selects the operations; `levels`, `blends` and
+`geometry` compute them (`host` does most of it on the CPU); `draws` makes the random numbers. Why it is hand-written:
 docs/decisions/0002-augmentation.md.
 """
 

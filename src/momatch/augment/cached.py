@@ -1,4 +1,4 @@
-"""Views of features: one of those that a backbone has seen and that are kept, drawn anew for every sample and step."""
+"""Views of saved features: one of the stored views, drawn for every sample and step."""
 
 import torch
 from jaxtyping import Float
@@ -9,12 +9,12 @@ from momatch.augment.views import View
 
 
 class CachedView(View):
-    """Draws one of `count` views that follow each other in features (n, V, F).
+    """Draws one of `count` consecutive views in features (n, V, F).
 
     Args:
-        first: the first view to draw from.
-        count: how many there are.
-        default_view: as `View.default_view`: 0 where weak and 1 where strong.
+        first: first view to draw from.
+        count: number of views to draw from.
+        default_view: see `View.default_view`: 0 for weak, 1 for strong.
 
     Raises:
         ValueError: if there is no view to draw from.
@@ -22,7 +22,7 @@ class CachedView(View):
 
     def __init__(self, first: int, count: int, *, default_view: int) -> None:
         if first < 0 or count < 1:
-            raise ValueError(f"views: got {count} from number {first} on, expected at least one to draw from")
+            raise ValueError(f"views: got {count} starting at {first}, expected at least one to draw from")
         self.first = first
         self.count = count
         self.default_view = default_view
@@ -37,10 +37,10 @@ class CachedView(View):
         offset: int = 0,
         stride: int = 1,
     ) -> Float[Tensor, "n F"]:
-        """One view of each sample, chosen by the numbers of (seed, step, view, offset + i * stride).
+        """One view of each sample, drawn by (seed, step, view, offset + i * stride).
 
         Raises:
-            ValueError: if there are fewer views than are to be drawn from.
+            ValueError: if `images` has too few views.
         """
         if images.shape[1] < self.first + self.count:
             raise ValueError(f"images: got {images.shape[1]} views, expected at least {self.first + self.count}")

@@ -1,9 +1,9 @@
 """Random numbers for the views, as a pure function of (seed, step, view, position, draw).
 
 A counter-based generator: the host mixes seed, step and view into one 64-bit key, and each number is the SplitMix64 finaliser
-of key + counter * golden ratio, with counter = position * num_draws + draw. Everything is 64-bit integer arithmetic that wraps
-around, so the numbers are the same on every device and in every process, need no state, no copy from the host and no read-back.
-A `torch.Generator` gives none of that: its numbers differ between CPU and CUDA and depend on everything drawn before.
+of key + counter * golden ratio, with counter = position * num_draws + draw. This is all wrapping 64-bit integer arithmetic, so
+the numbers are the same on every device and in every process, without state, copies from the host or read-back. A
+`torch.Generator` differs between CPU and CUDA and depends on everything drawn before.
 """
 
 import functools
@@ -29,17 +29,17 @@ def draw(
     stride: int = 1,
     device: torch.device | str = "cpu",
 ) -> Int64[Tensor, "n draws"]:
-    """Uniform integers in [0, 2^32), one row a sample.
+    """Uniform integers in [0, 2^32), one row per sample.
 
     Args:
-        num_samples: rows to draw, n.
-        num_draws: numbers a sample.
+        num_samples: number of rows, n.
+        num_draws: numbers per sample.
         seed: the run's seed, any integer.
         step: the training step.
-        view: which of the step's views; two views of one step are independent.
-        offset: position in the global batch of the first row.
-        stride: distance in the global batch between rows; row i holds the numbers of position ``offset + i * stride``.
-        device: where the numbers are made.
+        view: which of the step's views; the views of a step are independent.
+        offset: position of the first row in the global batch.
+        stride: distance between rows in the global batch: row i is for position ``offset + i * stride``.
+        device: where to make the numbers.
 
     Returns:
         int64, (n, num_draws).
@@ -52,7 +52,7 @@ def draw(
 
 
 def mix_key(*parts: int) -> int:
-    """A 64-bit key that differs where any of the integers differs."""
+    """Mix integers into one 64-bit key."""
     key = 0
     for part in parts:
         key = _mix_word(((key ^ (part & _WORD)) + _GOLDEN) & _WORD)
@@ -66,7 +66,7 @@ def below(draws: Int64[Tensor, "*shape"], count: int | Int64[Tensor, "*shape"]) 
 
 @functools.cache
 def constant(values: tuple[int, ...] | tuple[tuple[int, ...], ...], device: torch.device) -> Int64[Tensor, "..."]:
-    """A small table of integers on `device`, copied there once: a copy in every step would make an accelerator wait."""
+    """A small table of integers on `device`, cached: copying it in every step would stall an accelerator."""
     return torch.tensor(values, device=device)
 
 
@@ -83,7 +83,7 @@ def _mix(words: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
 
 
 def _shift_right(words: Int64[Tensor, "*shape"], bits: int) -> Int64[Tensor, "*shape"]:
-    """Logical shift: torch shifts int64 arithmetically, so the copies of the sign bit are masked off."""
+    """Logical right shift. torch shifts int64 arithmetically, so the copies of the sign bit are masked off."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 

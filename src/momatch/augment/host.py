@@ -1,9 +1,8 @@
-"""Operations once more, in numpy, for images in the host's memory.
+"""The same operations in numpy, for images in host memory.
 
-A batch in which every sample has its own operations falls into some thirty small groups, and there much of torch's time goes
-into starting its calls: numpy starts its own in a third of that. Arguments and results are those of `levels`, `blends` and
-`geometry`, bit for bit (tested), and so are the reasons for the arithmetic. What differs is what numpy does fast: blends are in
-float32, which holds levels times multiples of 2^-16 exactly.
+A batch in which every sample has its own operations splits into some thirty small groups, so call overhead matters, and numpy's
+is a third of torch's. Arguments, results (bit for bit, tested) and arithmetic are those of `levels`, `blends` and `geometry`,
+except where numpy is faster another way: blends use float32, which holds levels times multiples of 2^-16 exactly.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +18,9 @@ Blend = Float32[np.ndarray, "n C H W"]
 
 
 def autocontrast(images: Images, magnitude: Magnitude) -> Images:
-    """Stretch each channel from its darkest and brightest level to 0..255; a channel of one level stays."""
+    """Stretch the levels of each channel to 0..255; a channel of one level is unchanged."""
     low, high = images.min((2, 3)), images.max((2, 3))  # (n, C)
-    # A channel of one level stays because from 0 to 255 is where every channel is stretched to.
+    # For a channel of one level, stretching 0..255 to 0..255 changes nothing.
     low, high = np.where(low == high, 0.0, low), np.where(low == high, 255.0, high)
     scale = 255.0 / (high - low)
     stretched = images * scale[:, :, None, None]
@@ -30,15 +29,15 @@ def autocontrast(images: Images, magnitude: Magnitude) -> Images:
 
 
 def equalize(images: Images, magnitude: Magnitude) -> Images:
-    """Spread the levels of each channel so that their histogram becomes flat; a channel of one level stays."""
+    """Flatten the histogram of each channel; a channel of one level is unchanged."""
     flat = images.reshape(-1, images.shape[2] * images.shape[3])  # (nC, HW)
     index = flat.astype(np.intp)
-    index += np.arange(0, 256 * len(flat), 256)[:, None]  # each channel has a table of its own
+    index += np.arange(0, 256 * len(flat), 256)[:, None]  # one table per channel
     counts = np.bincount(index.ravel(), minlength=256 * len(flat)).reshape(-1, 256)
     brightest = counts[np.arange(len(flat)), flat.max(1)]  # pixels at the highest level in use
     step = ((flat.shape[1] - brightest) // 255)[:, None]
     darker = counts.cumsum(1) - counts  # pixels darker than each level
-    # Division of floats, because that of integers is not vectorised; exact, as these stay far below 2^53.
+    # Float division, because integer division is not vectorised; exact far below 2^53.
     table = np.minimum((step // 2 + darker) / np.maximum(step, 1), 255).astype(np.uint8)
     table[step[:, 0] == 0] = np.arange(256)
     equalized: Images = table.ravel().take(index).reshape(images.shape)
@@ -46,14 +45,14 @@ def equalize(images: Images, magnitude: Magnitude) -> Images:
 
 
 def posterize(images: Images, magnitude: Magnitude) -> Images:
-    """Keep the upper bits of each level; the number of bits is `magnitude` without its fraction."""
+    """Keep the upper bits of each level: as many as `magnitude`, truncated."""
     dropped = 8 - (magnitude >> 16)
     posterized: Images = images & _column((255 >> dropped) << dropped, np.uint8)
     return posterized
 
 
 def solarize(images: Images, magnitude: Magnitude) -> Images:
-    """Invert the levels from the threshold `magnitude` upwards."""
+    """Invert the levels at or above `magnitude`."""
     below = images.astype(np.int16)
     below -= _column((magnitude + ONE - 1) >> 16, np.int16)
     below >>= 15
@@ -85,11 +84,11 @@ def color(images: Images, magnitude: Magnitude) -> Images:
 
 
 def sharpness(images: Images, magnitude: Magnitude) -> Images:
-    """Blend with the smoothed image; the outermost pixels, and images of fewer than 3 in a direction, are left alone."""
+    """Blend with the smoothed image; border pixels, and images less than 3 pixels high or wide, are unchanged."""
     height, width = images.shape[2:]
     if min(height, width) < 3:
         return images
-    # All images as one line, as in `blends`; sums of 13 levels fit 16 bits.
+    # All images as one line, as in `blends`; sums of 13 levels fit in 16 bits.
     line = images.ravel().astype(np.int16)
     across = line[:-2] + line[1:-1]
     across += line[2:]
@@ -97,7 +96,7 @@ def sharpness(images: Images, magnitude: Magnitude) -> Images:
     smooth = center * np.int16(4)
     for row in range(3):
         smooth += across[row * width : row * width + len(smooth)]
-    smooth += 6  # half of 13: the quotient is the rounded mean
+    smooth += 6  # half of 13, to round the quotient
     smooth //= 13
     difference = np.zeros(images.shape, np.float32)
     np.subtract(center, smooth, out=difference.reshape(-1)[width + 1 : -width - 1])
@@ -109,9 +108,9 @@ def sharpness(images: Images, magnitude: Magnitude) -> Images:
 
 
 def slide(images: Images, matrices: Int64[np.ndarray, "n 6"]) -> Images:
-    """What `geometry.warp` does, for maps that keep rows in one piece: shear along x and translation (a = e = 1, d = 0).
+    """`geometry.warp` for maps that keep rows intact: shear along x and translation (a = e = 1, d = 0).
 
-    Whole rows are copied, which is far faster than pixels.
+    Copying whole rows is far faster than copying pixels.
     """
     n, channels, height, width = images.shape
     b, c, f = matrices[:, [1]], matrices[:, [2]], matrices[:, [5]]  # each (n, 1)
@@ -119,18 +118,18 @@ def slide(images: Images, matrices: Int64[np.ndarray, "n 6"]) -> Images:
     row = y + (f >> 16)
     shift = ((b * y + c) >> 16).clip(-width, width)
     shift[(row < 0) | (row >= height)] = width
-    # A black row before the first and after each: shifted by at most a width, a row ends in black on either side.
+    # A black row before the first and after each row, so that a shift of up to one width runs into black on either side.
     levels = np.zeros(2 * images.size + width, np.uint8)
     levels[width:].reshape(n, channels, height, 2 * width)[..., :width] = images
     within = row.clip(0, height - 1) * (2 * width) + shift + width  # (n, H)
     channel = np.arange(0, 2 * images.size, 2 * height * width).reshape(n, channels, 1)
-    rows = np.ndarray(len(levels) - width + 1, f"V{width}", levels, strides=(1,))  # one from each level on
+    rows = np.ndarray(len(levels) - width + 1, f"V{width}", levels, strides=(1,))  # one row starting at each level
     moved: Images = rows[channel + within[:, None, :]].view(np.uint8).reshape(images.shape)
     return moved
 
 
 def cutout(images: Images, draws: Int64[np.ndarray, "n 3"], *, size: float, fill: Sequence[int]) -> None:
-    """What `geometry.cutout` does, in place: only the pixels of the squares are touched."""
+    """`geometry.cutout`, in place: only the pixels of the squares are touched."""
     height, width = images.shape[2:]
     units = draws >> 16
     side = units[:, 0] * round(size * ONE * width) >> 16

@@ -1,7 +1,7 @@
 """Operations on the levels of an image as in Pillow's ``ImageOps``: auto-contrast, equalize, posterize, solarize.
 
-Each takes uint8 images and one magnitude a sample in 16.16 fixed point (65536 = 1.0; ignored where the operation has none), and
-each equals Pillow bit for bit.
+Each takes uint8 images and one magnitude per sample in 16.16 fixed point (65536 = 1.0; ignored by operations without one), and
+matches Pillow bit for bit.
 """
 
 import torch
@@ -13,24 +13,24 @@ ONE = 1 << 16
 
 
 def autocontrast(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
-    """Stretch each channel from its darkest and brightest level to 0..255; a channel of one level stays."""
-    # Pillow truncates a float64 product. Apple's MPS has no float64: there a level may come out one apart.
+    """Stretch the levels of each channel to 0..255; a channel of one level is unchanged."""
+    # Pillow truncates a float64 product. Apple's MPS has no float64: levels may be off by one there.
     real = torch.float32 if images.device.type == "mps" else torch.float64
-    # In 16 bits: compiled for the CPU by torch 2.13, the minimum of bytes comes out wrong.
+    # 16 bits, because torch 2.13 compiles the minimum of bytes wrongly for the CPU.
     wide = images.short()
     low, high = (extreme((2, 3), keepdim=True).to(real) for extreme in (wide.amin, wide.amax))  # (n, C, 1, 1)
     flat = high == low
-    # Not `255.0 / span`: torch evaluates that as 255 times the reciprocal, which rounds twice.
+    # Not `255.0 / span`, which torch evaluates as 255 times the reciprocal, rounding twice.
     scale = torch.where(flat, 1.0, torch.full_like(low, 255.0).div_(high - low))
     offset = torch.where(flat, 0.0, -low * scale)
     return images.to(real).mul_(scale).add_(offset).to(torch.uint8)
 
 
 def equalize(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
-    """Spread the levels of each channel so that their histogram becomes flat; a channel of one level stays."""
+    """Flatten the histogram of each channel; a channel of one level is unchanged."""
     n, channels, height, width = images.shape
     flat = images.flatten(2).long()  # (n, C, HW)
-    ones = torch.ones_like(flat, dtype=torch.int32)  # in memory: scattering an expanded 1 takes three times as long
+    ones = torch.ones_like(flat, dtype=torch.int32)  # materialised: scattering an expanded 1 takes three times as long
     counts = torch.zeros(n, channels, 256, dtype=torch.int32, device=images.device).scatter_add_(2, flat, ones)
     brightest = counts.gather(2, images.flatten(2).amax(2, keepdim=True).long())  # pixels at the highest level in use
     step = (height * width - brightest) // 255
@@ -41,15 +41,15 @@ def equalize(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -
 
 
 def posterize(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
-    """Keep the upper bits of each level; the number of bits is `magnitude` without its fraction."""
+    """Keep the upper bits of each level: as many as `magnitude`, truncated."""
     dropped = 8 - (magnitude >> 16)
     mask = (255 >> dropped) << dropped
     return images & mask.to(torch.uint8)[:, None, None, None]
 
 
 def solarize(images: UInt8[Tensor, "n C H W"], magnitude: Int64[Tensor, " n"]) -> UInt8[Tensor, "n C H W"]:
-    """Invert the levels from the threshold `magnitude` upwards."""
+    """Invert the levels at or above `magnitude`."""
     threshold = ((magnitude + ONE - 1) >> 16).short()[:, None, None, None]
-    # The sign bit, spread over the number, is the mask of the levels that stay: on CPUs faster than a comparison and a select.
+    # The spread sign bit masks the levels to keep, which is faster on CPUs than a comparison and a select.
     below = images.short().sub_(threshold).bitwise_right_shift_(15).to(torch.uint8)
     return images ^ ~below

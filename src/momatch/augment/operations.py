@@ -1,9 +1,9 @@
-"""RandAugment's operations, their ranges, and how a batch in which every sample has its own operations is computed.
+"""RandAugment's operations and their ranges, applied to a batch in which every sample has its own operations.
 
-Two ways, equal bit for bit. `_apply_grouped` sorts the samples by operation and computes each operation on its own samples,
-with numpy (`host`): it must read the group sizes, which is free on the CPU. `_apply_masked` computes every operation for every
-sample with torch and selects: no read-back and no shape that depends on values, so it is what accelerators, ``meta`` and
-``torch.compile`` run.
+There are two implementations, equal bit for bit. `_apply_grouped` sorts the samples by operation and runs each operation on its
+own samples with numpy (`host`); it reads the group sizes, which is free on the CPU. `_apply_masked` runs every operation on
+every sample with torch and selects. It needs no read-back and no data-dependent shapes, so accelerators, ``meta`` and
+``torch.compile`` use it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +29,10 @@ PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "color": blends.color,
     "sharpness": blends.sharpness,
 }
-#: Operations on places: affine maps, first those that take rows apart, then those that slide whole rows.
+#: Affine operations: first those that break up rows, then those that slide whole rows.
 WARPS = ("rotate", "shear_y")
 SLIDES = ("shear_x", "translate_x", "translate_y")
-#: Lowest and highest magnitude; an operation without one ignores it. The bits of posterize are truncated: 4, 5, 6 or 7.
+#: Lowest and highest magnitude; (0, 0) for operations without one. The bits of posterize are truncated: 4, 5, 6 or 7.
 RANGES: dict[str, tuple[float, float]] = {
     "autocontrast": (0, 0),
     "equalize": (0, 0),
@@ -49,7 +49,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "translate_y": (-0.3, 0.3),
     "identity": (0, 0),
 }
-#: Families stand together: samples sorted by operation fall into one run of each.
+#: Operations of a family are adjacent, so samples sorted by operation form one run per family.
 OPERATIONS = tuple(RANGES)
 
 
@@ -59,7 +59,7 @@ def draw_magnitude(
     """Magnitudes uniform in the range of each operation, in 16.16 fixed point.
 
     Args:
-        operation: index into `names`, k a sample.
+        operation: index into `names`, k per sample.
         draws: uniform in [0, 2^32).
         names: the operations in use.
 
@@ -79,19 +79,19 @@ def apply(
     magnitude: Int64[Tensor, "n k"],
     names: Sequence[str] = OPERATIONS,
 ) -> UInt8[Tensor, "n C H W"]:
-    """Apply to each sample its own k operations, one after the other, each with its own magnitude.
+    """Apply each sample's own k operations in turn, each with its own magnitude.
 
     Args:
         images: the batch.
-        operation: index into `names`, k a sample.
+        operation: index into `names`, k per sample.
         magnitude: 16.16 fixed point.
         names: the operations in use, in the order of `OPERATIONS`.
 
     Returns:
         The changed images.
     """
-    way = _apply_grouped if is_readable(images) and is_readable(operation) else _apply_masked
-    return way(images, operation, magnitude, names)
+    apply_all = _apply_grouped if is_readable(images) and is_readable(operation) else _apply_masked
+    return apply_all(images, operation, magnitude, names)
 
 
 def _apply_masked(
@@ -119,7 +119,7 @@ def _apply_grouped(
 ) -> UInt8[Tensor, "n C H W"]:
     matrices = geometry.affine_matrices(operation, magnitude, names, *images.shape[2:]).numpy()
     magnitudes, changed = magnitude.numpy(), images.numpy()
-    place = np.arange(len(changed))  # where each sample stands in the current order
+    place = np.arange(len(changed))  # each sample's position in the current order
     for slot, which in enumerate(operation.numpy().T):
         order = which.argsort(kind="stable")
         changed = changed.take(place[order], axis=0)
@@ -135,7 +135,7 @@ def _change_sorted(
     matrices: Int64[np.ndarray, "n 6"],
     sizes: Mapping[str, int],
 ) -> None:
-    """Apply, in place, one operation a sample; samples stand in the order of `OPERATIONS`, `sizes` of each."""
+    """Apply one operation per sample, in place; samples are sorted as `OPERATIONS`, with `sizes` of each."""
     computed = [((name,), compute, magnitude) for name, compute in host.PIXELS.items()]
     first = 0
     for family, compute, arguments in (*computed, (WARPS, _warp, matrices), (SLIDES, host.slide, matrices)):

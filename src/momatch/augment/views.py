@@ -1,7 +1,7 @@
 """Weak and strong views of a batch of images, as FixMatch and FlexMatch use them.
 
 Weak: a random crop after reflect padding, and a horizontal flip. Strong: a weak view, then operations drawn with replacement
-(`operations`), then cutout. Every sample draws its own.
+(`operations`), then cutout. Everything is drawn per sample.
 """
 
 from abc import ABC, abstractmethod
@@ -16,16 +16,16 @@ from momatch.augment.draws import below, draw
 from momatch.augment.operations import OPERATIONS, apply, draw_magnitude
 from momatch.numerics.checks import check_fraction, is_readable
 
-#: The largest height or width: source coordinates in 16.16 fixed point must fit 32 bits.
+#: Largest height or width: source coordinates in 16.16 fixed point must fit in 32 bits.
 MAX_SIZE = 1 << 14
 #: The benchmark's cutout colour, and the gray that Pillow converts it to.
 CUTOUT_FILL = {3: (125, 123, 114), 1: (123,)}
 
 
 class View(ABC):
-    """What makes one view of each sample of a batch: of images here, or of what a backbone made of them (`cached`)."""
+    """Makes one view of each sample of a batch: of images here, of saved features in `cached`."""
 
-    #: Which view of a step this is unless the caller says: weak and strong views must not share their numbers.
+    #: Default view number within a step: weak and strong views must not share random numbers.
     default_view: int
 
     @abstractmethod
@@ -39,23 +39,23 @@ class View(ABC):
         offset: int = 0,
         stride: int = 1,
     ) -> Shaped[Tensor, "..."]:
-        """One view of each sample: a function of the samples and the numbers alone."""
+        """One view of each sample; depends on the arguments only."""
 
     def _draws(self, images: Tensor, count: int, view: int | None, **numbers: int) -> Int64[Tensor, "n {count}"]:
-        """`count` random numbers a sample, of this view unless the caller says which; `numbers` as for `draw`."""
+        """`count` random numbers per sample; `view` None for the default, `numbers` as for `draw`."""
         view = self.default_view if view is None else view
         return draw(len(images), count, view=view, device=images.device, **numbers)
 
 
 class _ImageView(View):
-    """What weak and strong share: checks, draws, and conversion to bytes and back."""
+    """Shared by weak and strong views: checks, draws, and conversion to bytes and back."""
 
-    #: Random numbers a sample.
+    #: Random numbers per sample.
     num_draws: int
 
     @abstractmethod
     def apply(self, images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n draws"]) -> UInt8[Tensor, "n C H W"]:
-        """The view that the given random numbers make. This part is pure tensor work, for ``torch.compile``."""
+        """The view for the given random numbers. Pure tensor work, so ``torch.compile`` can handle it."""
 
     def __call__(
         self,
@@ -67,27 +67,27 @@ class _ImageView(View):
         offset: int = 0,
         stride: int = 1,
     ) -> Shaped[Tensor, "..."]:
-        """Make one view of each image, on the images' device and without reading anything back from it.
+        """Make one view of each image, on the images' device and without read-back.
 
-        The result depends on the images, the arguments below and nothing else: no global random state is read or changed.
-        Sample i is transformed by the numbers of (seed, step, view, offset + i * stride) whatever else is in the batch, so a
-        process that holds a part of a batch makes the views that one process would make of the whole.
+        The result depends only on the arguments: global random state is neither read nor changed. Sample i uses the random
+        numbers of (seed, step, view, offset + i * stride), whatever else is in the batch, so processes that share a batch make
+        the same views as a single process.
 
         Args:
-            images: (n, C, H, W) with C = 1 or 3, uint8 or floating in [0, 1]. The operations are defined on 8 bits, so a
-                floating image is rounded to 256 levels (and clamped, where values cannot be checked) and returned as floating.
+            images: (n, C, H, W) with C = 1 or 3, uint8 or floating in [0, 1]. The operations are defined on 8 bits: floating
+                images are rounded to 256 levels (and clamped, if values cannot be checked) and returned as floating.
             seed: the run's seed.
             step: the training step.
-            view: which view of the step; None for 0 where weak and 1 where strong. Give two weak batches of one step (labelled
-                and unlabelled) different numbers.
+            view: which view of the step; by default 0 if weak, 1 if strong. Give two weak batches of one step (labelled and
+                unlabelled) different numbers.
             offset: position of the first image in the global batch.
-            stride: distance in the global batch between consecutive images: the number of processes where they take turns.
+            stride: distance between consecutive images in the global batch: the number of processes if they take turns.
 
         Returns:
             A new tensor with the shape, dtype and device of `images`.
 
         Raises:
-            ValueError: if shape, dtype or (where they can be read) values are not as above.
+            ValueError: if the shape, dtype or values (where readable) are not as above.
         """
         _check(images)
         if images.shape.numel() == 0:
@@ -103,8 +103,8 @@ class WeakAugment(_ImageView):
     """Random crop after reflect padding, and horizontal flip.
 
     Args:
-        flip: flip half of the samples from left to right; False for digits and letters.
-        padding: padded pixels on each side as a fraction of that size, rounded down (4 for 32 pixels).
+        flip: flip half of the samples horizontally; False for digits and letters.
+        padding: padding on each side as a fraction of the size, rounded down to whole pixels (4 for 32).
     """
 
     num_draws = 3
@@ -112,7 +112,7 @@ class WeakAugment(_ImageView):
 
     def __init__(self, *, flip: bool = True, padding: float = 0.125) -> None:
         if not 0 <= padding < 1:
-            raise ValueError(f"padding: got {padding!r}, expected a fraction of the size from 0 to below 1")
+            raise ValueError(f"padding: got {padding!r}, expected a fraction in [0, 1)")
         self.flip = flip
         self.padding = padding
 
@@ -127,15 +127,13 @@ class StrongAugment(_ImageView):
     Args:
         flip: as in `WeakAugment`.
         padding: as in `WeakAugment`.
-        num_operations: operations a sample.
-        operations: what to draw from; the default is RandAugment's fourteen. Gray images have no color to change: for them
-            "color" is left out.
-        cutout: largest side of the square as a fraction of the width; 0 for none.
-        fill: levels of the square, one a channel; the default is the benchmark's (125, 123, 114) and, for gray images, the gray
-            of that colour, 123.
+        num_operations: operations per sample.
+        operations: operations to draw from; by default RandAugment's fourteen. "color" is skipped for gray images.
+        cutout: largest side of the square as a fraction of the width; 0 turns it off.
+        fill: level of the square in each channel; by default the benchmark's (125, 123, 114), or its gray, 123.
 
     Raises:
-        ValueError: naming the option that is outside its range.
+        ValueError: if an option is out of range.
     """
 
     default_view = 1
@@ -167,12 +165,12 @@ class StrongAugment(_ImageView):
         self.num_draws = self.weak.num_draws + 2 * num_operations + 3
 
     def apply(self, images: UInt8[Tensor, "n C H W"], draws: Int64[Tensor, "n draws"]) -> UInt8[Tensor, "n C H W"]:
-        """Weak view, operations, cutout; `draws` are the weak view's, which operations, their magnitudes, the square's."""
+        """Weak view, operations, cutout; `draws` are for the weak view, the operations, their magnitudes and the square."""
         channels = images.shape[1]
         names = tuple(name for name in self.operations if channels == 3 or name != "color")
         fill = self.fill or CUTOUT_FILL[channels]
         if len(fill) != channels:
-            raise ValueError(f"fill: got {len(fill)} levels {fill}, expected one for each of the {channels} channels")
+            raise ValueError(f"fill: got {len(fill)} levels {fill}, expected {channels}, one per channel")
         k = self.num_operations
         weak, which, how_much, square = torch.split(draws, [self.weak.num_draws, k, k, 3], dim=1)
         images = self.weak.apply(images, weak)
@@ -182,7 +180,7 @@ class StrongAugment(_ImageView):
         if not self.cutout:
             return images
         if is_readable(images):
-            host.cutout(images.numpy(), square.numpy(), size=self.cutout, fill=fill)  # of a tensor made above
+            host.cutout(images.numpy(), square.numpy(), size=self.cutout, fill=fill)  # a new tensor, safe to change
             return images
         return geometry.cutout(images, square, size=self.cutout, fill=fill)
 

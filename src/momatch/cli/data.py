@@ -1,4 +1,4 @@
-"""``momatch data``: list the known datasets, or inspect one dataset."""
+"""``momatch data``: list the known datasets, or inspect one."""
 
 import argparse
 import sys
@@ -15,41 +15,45 @@ def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     arguments = argparse.ArgumentParser(
         prog="momatch data",
-        description="List the known datasets and what is present; or inspect one: counts per class, sizes, skipped files.",
-        epilog="Images decoded from files are kept in the cache ($MOMATCH_CACHE or the user's cache folder).",
+        description="List the known datasets and which are downloaded, or inspect one: class counts, sizes, skipped files.",
+        epilog="Decoded image files are cached in $MOMATCH_CACHE, or in the user cache directory.",
     )
     arguments.add_argument(
-        "dataset", nargs="?", help="a known name, an image folder, a .csv/.parquet manifest or an .npz"
+        "dataset", nargs="?", help="a known name, an image folder, a .csv/.parquet manifest or an .npz file"
     )
     arguments.add_argument(
-        "--data-dir", type=Path, help="where known datasets lie and are downloaded to ($MOMATCH_DATA)"
+        "--data-dir", type=Path, help="directory of known datasets and downloads (default: $MOMATCH_DATA)"
     )
-    arguments.add_argument("--cache-dir", type=Path, help="where decoded images are kept ($MOMATCH_CACHE)")
+    arguments.add_argument("--cache-dir", type=Path, help="cache for decoded images (default: $MOMATCH_CACHE)")
     arguments.add_argument("--no-download", dest="download", action="store_false", help="never download")
-    arguments.add_argument("--verify", action="store_true", help="compare present files with the official checksums")
+    arguments.add_argument("--verify", action="store_true", help="check files on disk against the official checksums")
     arguments.add_argument(
-        "--size", type=int, help="side of the images: files are cropped to a square, arrays stretched"
+        "--size", type=int, help="image side in pixels: files are cropped to a square, arrays are stretched"
     )
     arguments.add_argument(
-        "--strict", action="store_true", help="refuse the dataset at the first unreadable file or row"
+        "--strict", action="store_true", help="fail on the first unreadable file or row instead of skipping it"
     )
-    arguments.add_argument("--max-skipped", type=int, help="unreadable files and rows to skip (default: 10 or 1 %%)")
+    arguments.add_argument(
+        "--max-skipped",
+        type=int,
+        help="most unreadable files and rows to skip (default: 10 or 1 %%, whichever is more)",
+    )
     arguments.add_argument("--test-fraction", type=float, default=0.0, help="hold out this fraction of each class")
-    arguments.add_argument("--test-seed", type=int, default=0, help="which images are held out")
-    arguments.add_argument("--test-folder", default="test", help="name of the folder of test images")
+    arguments.add_argument("--test-seed", type=int, default=0, help="seed for choosing the held-out images")
+    arguments.add_argument("--test-folder", default="test", help="name of the test image folder (default: test)")
     arguments.add_argument(
         "--unlabeled-folder",
         dest="unlabeled_folders",
         action="append",
-        help="name of the folder of unlabelled images (default: unlabeled, unlabelled; may be repeated)",
+        help="name of the unlabelled image folder; repeat for several (default: unlabeled, unlabelled)",
     )
-    arguments.add_argument("--extra", action="store_true", help="svhn: with the extra images")
+    arguments.add_argument("--extra", action="store_true", help="svhn: add the extra training images")
     arguments.add_argument(
-        "--drop-test-duplicates", action="store_true", help="stl10: without unlabelled near-duplicates of test images"
+        "--drop-test-duplicates", action="store_true", help="stl10: drop unlabelled near-duplicates of test images"
     )
-    arguments.add_argument("--workers", type=int, help="decoding processes (default: one a core)")
-    arguments.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bars")
-    arguments.add_argument("--contact-sheet", type=Path, metavar="FILE.png", help="draw a row of images for each class")
+    arguments.add_argument("--workers", type=int, help="decoding processes (default: one per core)")
+    arguments.add_argument("--no-progress", dest="progress", action="store_false", help="hide progress bars")
+    arguments.add_argument("--contact-sheet", type=Path, metavar="FILE.png", help="draw one row of images per class")
     return arguments
 
 
@@ -57,16 +61,14 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch data``; returns the exit code."""
     arguments = parser().parse_args(argv)
     if arguments.dataset is None and arguments.contact_sheet is not None:
-        raise ValueError(
-            "--contact-sheet: got no dataset to draw, expected momatch data DATASET --contact-sheet FILE.png"
-        )
+        raise ValueError("--contact-sheet: got no dataset, expected momatch data DATASET --contact-sheet FILE.png")
     if arguments.dataset is None:
         return list_datasets(arguments.data_dir, arguments.cache_dir)
     return inspect(arguments)
 
 
 def list_datasets(data_dir: Path | None, cache_dir: Path | None) -> int:
-    """Print the known datasets and what is present."""
+    """Print the known datasets and which are present."""
     from momatch.data.catalog import KNOWN
     from momatch.data.locate import cache_root, data_root, find
 
@@ -88,7 +90,9 @@ def list_datasets(data_dir: Path | None, cache_dir: Path | None) -> int:
     print(
         f"\ncache of decoded images: {cache_root(cache_dir) / 'images'}: {len(entries)} datasets, {size / 1e6:,.1f} MB"
     )
-    print("Also: the path of an image folder, a .csv or .parquet manifest (path,label[,split]) or an .npz file.")
+    print(
+        "You can also pass the path of an image folder, a .csv or .parquet manifest (path,label[,split]) or an .npz file."
+    )
     return 0
 
 
@@ -103,7 +107,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     if "unlabeled_folders" in options:
         options["unlabeled_folders"] = tuple(options["unlabeled_folders"])
     if arguments.contact_sheet is not None and arguments.contact_sheet.suffix.lower() != ".png":
-        raise ValueError(f"--contact-sheet: got {arguments.contact_sheet}, expected a name that ends in .png")
+        raise ValueError(f"--contact-sheet: got {arguments.contact_sheet}, expected a .png file")
     try:
         dataset, report = load_with_report(arguments.dataset, arguments.data_dir, LoadOptions(**options))
     except DataError as error:

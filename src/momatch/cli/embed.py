@@ -1,4 +1,4 @@
-"""``momatch embed``: images once through a backbone, so that training takes seconds."""
+"""``momatch embed``: run images through a backbone once, so that training takes seconds."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -21,31 +21,31 @@ _MAYBE = tyro.conf.arg(metavar="INT", help_behavior_hint="")
 
 @dataclass(frozen=True)
 class Arguments:
-    """Run images once through a backbone, in several views, and keep what it makes of them.
+    """Run images through a backbone once, in several views, and save the features.
 
-    momatch train --dataset FILE.npz then fits projection, head and constraint in seconds: weak and strong views are drawn from
-    the file. An embedding that was stopped goes on where it was when the same command is given again.
+    momatch train --dataset FILE.npz then fits projection, head and constraint in seconds, drawing weak and strong views from
+    the file. To resume an interrupted embedding, run the same command again.
 
     Attributes:
         dataset: a known name (see momatch data), an image folder, a .csv/.parquet manifest or an .npz of images.
-        out: the features file to make.
-        backbone: a known network or package.module:factory of your own.
-        backbone_variant: "published" repeats USB's Wide ResNet exactly.
-        weak_views: weak views of each training image, beside the plain one.
-        strong_views: strong views of each training image.
-        flip: mirror images at random; "auto": not where mirroring changes the class (digits, mnist, kmnist, svhn).
-        strong_operations: random changes that a strong view makes to an image.
-        cutout: largest side of the square that a strong view blanks, as a fraction of the image's; 0 for none.
-        image_size: side to which images are brought before views are made of them.
-        test_fraction: hold out this fraction of each class for testing, where the dataset has no test images.
-        limit: training images to take: all labelled ones, the rest drawn from the unlabelled by the seed; where the labelled
-            ones alone are more, each class keeps its share of them.
-        limit_test: test images to take, drawn by the seed, of each class its share.
-        data_dir: where known datasets lie and are downloaded to ($MOMATCH_DATA).
-        batch_size: images a pass.
-        seed: of the views, of the images that a limit takes, and of a backbone that starts from random weights.
-        device: "auto" takes cuda, then mps, then cpu.
-        overwrite: replace the file if it is there.
+        out: features file to write.
+        backbone: a built-in network, or package.module:factory for your own.
+        backbone_variant: "published" reproduces USB's Wide ResNet exactly.
+        weak_views: weak views per training image, in addition to the plain one.
+        strong_views: strong views per training image.
+        flip: mirror images at random; "auto" skips datasets where mirroring changes the class (digits, mnist, kmnist, svhn).
+        strong_operations: random operations per strong view.
+        cutout: largest side of the square blanked in strong views, as a fraction of the image side; 0 turns it off.
+        image_size: resize images to this side in pixels before making views.
+        test_fraction: hold out this fraction of each class for testing if the dataset has no test images.
+        limit: use at most this many training images. Labelled images are kept first; unlabelled ones fill up the rest. If
+            there are more labelled images than this, classes keep their proportions.
+        limit_test: use at most this many test images; classes keep their proportions.
+        data_dir: directory of known datasets and downloads ($MOMATCH_DATA).
+        batch_size: images per batch.
+        seed: seed for views, for the images that a limit selects, and for random backbone weights.
+        device: "auto" picks cuda, then mps, then cpu.
+        overwrite: replace an existing file.
         progress: show progress.
     """
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def summary(embedded: "Embedded") -> Iterator[str]:
-    """The lines that say what was made, how long it took and what comes next."""
+    """What was written, how long it took and the command to run next, as lines."""
     spec = embedded.spec
     part = f" of {embedded.train_of:,}" if embedded.train < embedded.train_of else ""
     yield (
@@ -94,11 +94,11 @@ def summary(embedded: "Embedded") -> Iterator[str]:
         f"{spec.weak_views} weak, {spec.strong_views} strong), {embedded.test:,} test images"
     )
     yield f"{spec.num_features} features each, by {spec.backbone}; {embedded.size / 1e6:,.1f} MB"
-    before = f", {embedded.resumed:,} were done before" if embedded.resumed else ""
+    before = f", {embedded.resumed:,} were already done" if embedded.resumed else ""
     speed = embedded.passed / max(embedded.seconds, 1e-9)
-    yield f"{embedded.passed:,} images through the network in {embedded.seconds:,.1f} s ({speed:,.0f} a second){before}"
+    yield f"{embedded.passed:,} images through the network in {embedded.seconds:,.1f} s ({speed:,.0f} per second){before}"
     yield ""
-    # Where images without labels are the dataset's own, the few labels that there are should all be shown.
+    # A dataset with unlabelled images of its own has few labels: use all of them.
     shown = 0 if embedded.unlabeled else 4
     trust = " --trust-code" if ":" in spec.backbone else ""
     yield f"Next: momatch train --dataset {shlex.quote(str(spec.path))} --labels-per-class {shown}{trust}"

@@ -10,24 +10,24 @@ import tyro
 from momatch.console.warned import warnings_said
 from momatch.storage.durable import json_bytes, replace_files
 
-#: More classes than this do not fit beside each other in a terminal.
+#: A confusion matrix with more classes does not fit a terminal.
 MOST_CLASSES = 20
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Measure a trained classifier.
+    """Compute the metrics of a trained classifier.
 
     Attributes:
         run: directory of a finished run.
-        dataset: evaluate on this dataset instead of the run's own: a name or a path. Classes are matched by name.
-        data_dir: where known datasets lie and are downloaded to ($MOMATCH_DATA).
+        dataset: name or path of a dataset to use instead of the run's own. Classes are matched by name.
+        data_dir: directory of known datasets and downloads ($MOMATCH_DATA).
         image_size: resize the shorter side of image files to this, then crop the centre to a square.
-        test_fraction: evaluate on this fraction of each class, where another dataset has no test images.
-        outliers: tell images of this dataset from the test images by each outlier score; may be repeated.
+        test_fraction: evaluate on this fraction of each class if the other dataset has no test images.
+        outliers: dataset of outliers to detect among the test images, with every outlier score; may be repeated.
         json: write all metrics to this file.
-        batch_size: images a pass.
-        trust_code: import the module of a backbone of your own (package.module:factory) that the run names.
+        batch_size: images per batch.
+        trust_code: allow importing the run's custom backbone (package.module:factory).
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
@@ -46,10 +46,9 @@ class Arguments:
 def main(argv: Sequence[str]) -> int:
     """Run ``momatch evaluate``; returns the exit code."""
     arguments = tyro.cli(Arguments, prog="momatch evaluate", args=list(argv))
-    # Known before the work, not after it.
-    path = arguments.json
+    path = arguments.json  # checked first: evaluation takes a while
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ValueError(f"--json: got {path}, expected a file, not a directory, in a directory that exists")
+        raise ValueError(f"--json: got {path}, expected a file in an existing directory")
     from momatch.inference.evaluate import evaluate_run
     from momatch.training.allocator import keep_large_blocks
     from momatch.training.run import Run
@@ -89,7 +88,7 @@ def tables(metrics: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield from _outliers(name, found)
     if metrics["outliers"]:
-        yield "AUROC: 1 tells all apart, 0.5 is chance. FPR95: outliers that pass where 95 % of the test images do."
+        yield "AUROC: 1 is perfect, 0.5 is chance. FPR95: share of outliers accepted when 95 % of the test images are."
 
 
 def _overall(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -99,8 +98,8 @@ def _overall(metrics: Mapping[str, Any]) -> Iterator[str]:
         ("negative log likelihood", _number(metrics["nll"])),
         ("compactness: mean distance to the assigned center", _number(metrics["compactness"])),
         ("             and to the true class's center", _number(metrics["compactness_true"])),
-        ("centers' distances against the classes' (1: equal, 0: collapsed)", _number(metrics["center_spread"])),
-        ("centers' offset from their classes, in spreads of the classes", _number(metrics["center_offset"])),
+        ("spread of the centers relative to the class means (0: collapsed)", _number(metrics["center_spread"])),
+        ("distance of centers to class means, relative to class spread", _number(metrics["center_offset"])),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -130,14 +129,14 @@ def _matrix(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Iterato
     width = max(len(title), *(len(name) for name in names))
     yield f"{title:{width}} {''.join(f'{k:>{cell}}' for k in numbers)}   (rows: true class, columns: predicted class)"
     for name, row in zip(names, confusion, strict=True):
-        # Zeros as dots: what is left to see are the mistakes.
+        # Zeros as dots, so that mistakes stand out.
         yield f"{name:{width}} {''.join(str(count or '.').rjust(cell) for count in row)}"
 
 
 def _pairs(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Iterator[str]:
     mistakes = [(count, k, j) for k, row in enumerate(confusion) for j, count in enumerate(row) if count > 0 and j != k]
     worst = sorted(mistakes, key=lambda mistake: (-mistake[0], *mistake[1:]))[:MOST_CLASSES]
-    yield "most confused classes (images of the true class that were given the predicted one)"
+    yield "most confused classes (images, true class, predicted class)"
     width = max((len(names[k]) for _, k, _ in worst), default=0)
     for count, k, j in worst:
         yield f"{count:>7,}  {names[k]:{width}}  as  {names[j]}"

@@ -1,1 +1,1 @@
-"""Data that feeds the method: datasets as tensors, labelled/unlabelled splits and batch streams."""
+"""Datasets as tensors, labelled/unlabelled splits and batch streams."""

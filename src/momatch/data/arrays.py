@@ -1,4 +1,4 @@
-"""Images as people have them in Python: arrays in the usual layouts, Pillow images, paths; brought to a model's shape."""
+"""Arrays in the usual layouts, Pillow images and image paths, converted to a model's shape."""
 
 import os
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from momatch.data.decode import decode_for, quiet_pillow, reason
 from momatch.data.report import DataError
 from momatch.data.rows import PixelRows
 
-#: What `images_for` takes.
+#: Accepted by `images_for`.
 Images = Tensor | np.ndarray | PixelRows | Image.Image | str | os.PathLike[str] | Sequence[object]
 _CHANNELS = (1, 3)
 
 
 def channels_first(name: str, stored: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """The shape (N, C, H, W) of images that are stored as (N, H, W), (N, H, W, C) or (N, C, H, W).
+    """The shape (N, C, H, W) of images stored as (N, H, W), (N, H, W, C) or (N, C, H, W).
 
     Raises:
-        DataError: if it is none of them, or could be two; `name` is what the message starts with.
+        DataError: if the layout is none of these or ambiguous; the message starts with `name`.
     """
     if len(stored) == 3:
         return stored[0], 1, stored[1], stored[2]
@@ -37,18 +37,18 @@ def channels_first(name: str, stored: tuple[int, ...]) -> tuple[int, int, int, i
 
 
 def images_for(images: Images, image_shape: tuple[int, int, int]) -> PixelRows:
-    """Raw images of any kind as rows of `image_shape` (C, H, W).
+    """Convert raw images of any kind to rows of `image_shape` (C, H, W), as training does.
 
-    Arrays and tensors are stretched to the size (`PixelRows.converted`), as arrays are in training; files and Pillow images
-    are resized by their shorter side and cropped to the centre (`decode`), as files are in training.
+    Arrays and tensors are stretched to the size (`PixelRows.converted`). Files and Pillow images are resized by their shorter
+    side and centre-cropped (`decode`).
 
     Args:
         images: uint8 tensor or rows (N, C, H, W); uint8 array (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3; a Pillow
-            image, the path of an image file, or a sequence of these. Files are all held in memory once decoded.
-        image_shape: of the model.
+            image, the path of an image file, or a sequence of these. All decoded files are held in memory.
+        image_shape: input shape of the model.
 
     Raises:
-        DataError: if there are no images, they are of another kind, or a file cannot be read.
+        DataError: if there are no images, they are of another type, or a file cannot be read.
     """
     if isinstance(images, np.ndarray):
         images = _tensor(images)
@@ -82,7 +82,7 @@ def _decode(image: object, row: int, image_shape: tuple[int, int, int]) -> UInt8
     if not isinstance(image, str | Image.Image):
         raise DataError(
             f"images[{row}]: got {type(image).__name__}, expected paths or Pillow images in a list; "
-            "arrays of one size go into one array: np.stack(images)"
+            "stack arrays of one size first: np.stack(images)"
         )
     try:
         return decode_for(image, image_shape)
@@ -97,10 +97,8 @@ def _tensor(images: np.ndarray) -> UInt8[Tensor, "N C H W"]:
             f"images: got an array of {images.dtype}, expected uint8 from 0 to 255; scale and convert it first"
         )
     if images.ndim == 3 and images.shape[-1] in _CHANNELS:
-        raise DataError(
-            f"images: got shape {images.shape}, one image with its channels; expected several: images[None]"
-        )
+        raise DataError(f"images: got shape {images.shape}, a single image; expected a batch: pass images[None]")
     shape = channels_first("images", images.shape)
     moved = images.transpose(0, 3, 1, 2) if images.ndim == 4 and images.shape != shape else images.reshape(shape)
-    # A tensor cannot be made of an array that is read-only or runs backwards without a copy.
+    # Copies read-only arrays and negative strides, which torch does not support.
     return torch.from_numpy(np.require(moved, requirements=["C", "W"]))

@@ -1,13 +1,12 @@
 """An endless, seeded, resumable stream of labelled and unlabelled batches.
 
-Which samples a batch holds is a function of (seed, step): the whole state of a stream is its step counter, and neither
-the machine, the number of processes nor where the rows live changes a batch. They live in one of two places, a choice of speed
-and memory alone:
+A batch depends only on (seed, step): the only state of a stream is its step counter, and the machine, the number of processes
+and the place of the rows do not change a batch. Rows are kept in one of two places, which affects only speed and memory:
 
-- `ResidentRows`: all rows on the device; a batch is one ``index_select``. On the CPU they are there already (a memory-mapped
-  tensor is read through the page cache), so nothing is copied.
-- `StreamedRows`: on the host; a worker thread gathers the next batch while the step runs. For CUDA it gathers into pinned
-  memory and copies on a stream of its own, so that neither the host nor the running step waits for it.
+- `ResidentRows`: all rows on the device; a batch is one ``index_select``. On the CPU nothing is copied (a memory-mapped tensor
+  is read through the page cache).
+- `StreamedRows`: rows on the host; a worker thread gathers the next batch while the step runs. For CUDA it gathers into pinned
+  memory and copies on its own stream, so that neither the host nor the running step waits.
 """
 
 import zlib
@@ -24,23 +23,23 @@ from momatch.data.rows import Rows, RowTensor
 from momatch.data.sampling import EpochSampler, Purpose, check_seed
 from momatch.numerics.checks import check_positive_int
 
-#: For accelerators that cannot say how much memory is free.
+#: Budget in bytes for accelerators that do not report free memory.
 FALLBACK_BUDGET = 2**30
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step trains on: this process's part of the global batch.
+    """The data of one training step: this process's part of the global batch.
 
     Attributes:
-        step: which step of the stream it is.
-        labeled: uint8, (b, C, H, W); or features, (b, V, F); or rows of a table that the views know, (b,).
-        labels: (b,) their labels.
-        labeled_indices: (b,) their positions in the labelled set.
-        unlabeled: the same of the unlabelled samples.
-        unlabeled_indices: (u,) their positions in the unlabelled pool, from 0 to N_u - 1. A position can occur twice,
-            where one epoch ends and the next begins.
-        labeled_offset: where this process's labelled part starts in the global batch; views want it.
+        step: step of the stream.
+        labeled: uint8 (b, C, H, W); or features (b, V, F); or row numbers (b,) of a table that the views look up.
+        labels: (b,) labels.
+        labeled_indices: (b,) positions in the labelled set.
+        unlabeled: unlabelled samples, like `labeled`.
+        unlabeled_indices: (u,) positions in the unlabelled pool, 0 to N_u - 1. A position may occur twice where one epoch ends
+            and the next begins.
+        labeled_offset: start of this process's labelled part in the global batch; pass it to the views.
         unlabeled_offset: the same for the unlabelled part.
     """
 
@@ -55,10 +54,10 @@ class Batch:
 
 
 def default_device_budget(device: torch.device) -> int | None:
-    """How many bytes of `device` may hold rows when the user does not say.
+    """Default number of bytes of `device` for rows.
 
-    A quarter of what is free on CUDA (activations need the rest), `FALLBACK_BUDGET` on other accelerators, and None
-    (no limit) on the CPU and on ``meta``, where nothing is copied.
+    A quarter of the free memory on CUDA (activations need the rest), `FALLBACK_BUDGET` on other accelerators, and None (no
+    limit) on the CPU and on ``meta``, where nothing is copied.
     """
     if device.type in ("cpu", "meta"):
         return None
@@ -69,11 +68,11 @@ def default_device_budget(device: torch.device) -> int | None:
 
 
 class ResidentRows:
-    """Rows on the device (see the module).
+    """Rows on the device (see the module docstring).
 
     Args:
-        rows: N of them.
-        sampler: gives positions among them, on the device.
+        rows: the N rows.
+        sampler: draws positions, on the device.
     """
 
     def __init__(self, rows: Rows, sampler: EpochSampler) -> None:
@@ -88,12 +87,12 @@ class ResidentRows:
 
 
 class StreamedRows:
-    """Rows on the host, one batch ahead on their way to `device` (see the module).
+    """Rows on the host, prefetched to `device` one batch ahead (see the module docstring).
 
     Args:
-        rows: N of them.
-        sampler: gives positions among them, on the CPU.
-        device: where batches are wanted.
+        rows: the N rows.
+        sampler: draws positions, on the CPU.
+        device: device of the batches.
     """
 
     def __init__(self, rows: Rows, sampler: EpochSampler, device: torch.device) -> None:
@@ -103,14 +102,14 @@ class StreamedRows:
         self._ahead: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
 
     def get(self, step: int) -> tuple[RowTensor, Int64[Tensor, " n"]]:
-        """Rows and positions of `step`; the next step's are requested before this returns."""
+        """Rows and positions of `step`; starts to prefetch the next step."""
         if self._ahead is None or self._ahead[0] != step:
             self._ahead = step, self._worker.submit(self._load, step)
         rows, positions = self._ahead[1].result()
         if self._copies is not None:
             current = torch.cuda.current_stream(self._device)
-            current.wait_stream(self._copies)  # Before the next copy is queued: the step must not wait for that one.
-            # Their memory belongs to the copying stream; without this it could be given away while a step reads it.
+            current.wait_stream(self._copies)  # Before the next copy is queued, so that the step does not wait for it.
+            # The memory belongs to the copying stream; without this it could be reused while a step reads it.
             rows.record_stream(current)
             positions.record_stream(current)
         self._ahead = step + 1, self._worker.submit(self._load, step + 1)
@@ -120,8 +119,8 @@ class StreamedRows:
         positions = self._sampler.positions(step)
         if self._copies is None:
             return self._rows.gather(positions).to(self._device), positions.to(self._device)
-        with torch.cuda.stream(self._copies):  # Also makes the device current, which a new thread's is not.
-            # Fresh pinned memory each time: torch's pinned allocator recycles it only after the copy from it ended.
+        with torch.cuda.stream(self._copies):  # Also makes the device current in this thread.
+            # Fresh pinned memory each time: torch's pinned allocator reuses it only after the copy has finished.
             shape, dtype = (len(positions), *self._rows.shape), self._rows.dtype
             pinned = torch.empty(shape, dtype=dtype, pin_memory=True)
             self._rows.gather(positions, out=pinned)
@@ -134,27 +133,27 @@ class StreamedRows:
 class BatchStream:
     """The batches of a training run; ``for batch in stream`` never ends.
 
-    Each set is passed through in whole shuffled epochs, one after the other, so a labelled batch may be larger than the
-    labelled set. With several processes each gets consecutive, equal parts of the same global batch: concatenated by
-    rank they are the batch of a single process.
+    Each set is traversed in shuffled epochs, one after the other, so a labelled batch may be larger than the labelled set. With
+    several processes, each gets an equal, consecutive part of the same global batch: concatenated by rank, the parts are the
+    batch of a single process.
 
     Args:
-        labeled: m images, or features.
-        labels: (m,) their labels.
-        unlabeled: the pool of N_u images.
+        labeled: m images or features.
+        labels: (m,) labels.
+        unlabeled: the pool of N_u images or features.
         labeled_batch_size: labelled images in the global batch.
         unlabeled_batch_size: unlabelled images in the global batch; 0 for supervised training.
-        seed: a non-negative integer; the same seed may be used for the split, the draws are independent.
-        device: where batches are wanted.
-        device_budget: how many bytes of the device may hold images. The labelled set and then the pool live on the
-            device if they fit, else they are streamed. None for `default_device_budget`; 0 streams everything (on the
-            CPU that reads a memory-mapped pool one batch ahead).
-        rank: number of this process,
-        world_size: of how many.
+        seed: a non-negative integer; may equal the split's seed, the draws are independent.
+        device: device of the batches.
+        device_budget: bytes of the device to use for images. The labelled set, then the pool, is placed on the device if it
+            fits, else streamed. None for `default_device_budget`; 0 streams everything (on the CPU this reads a memory-mapped
+            pool one batch ahead).
+        rank: rank of this process.
+        world_size: number of processes.
 
     Raises:
-        ValueError: if the labels do not fit the images, a set is empty, a batch does not divide among the processes, or
-            an argument is out of range.
+        ValueError: if the labels do not match the images, a set is empty, a batch does not divide evenly among the processes,
+            or an argument is out of range.
     """
 
     def __init__(
@@ -196,7 +195,7 @@ class BatchStream:
         self.step = 0
 
     def batch(self, step: int) -> Batch:
-        """The batch of any step; the stream does not move."""
+        """The batch of any step, without advancing the stream."""
         labeled, labeled_indices = self._labeled.get(step)
         unlabeled, unlabeled_indices = self._unlabeled.get(step)
         return Batch(
@@ -219,14 +218,14 @@ class BatchStream:
         return batch
 
     def state_dict(self) -> dict[str, int]:
-        """The state as plain integers: the step of the next batch, and what it is a step of."""
+        """The state as plain integers: the next step, and what identifies the stream."""
         return {"step": self.step, **self._identity}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state` was taken. The device, its budget and the number of processes may be others.
+        """Resume from `state`. The device, its budget and the number of processes may differ.
 
         Raises:
-            ValueError: if `state` is of a stream with another seed, other batch sizes or other images.
+            ValueError: if `state` belongs to a stream with another seed, other batch sizes or other images.
         """
         expected = {"step", *self._identity}
         if set(state) != expected:
@@ -234,15 +233,15 @@ class BatchStream:
         for name, value in self._identity.items():
             if state[name] != value:
                 raise ValueError(
-                    f"state: got {name} = {state[name]}, expected {value}; the state is of another stream, "
-                    "whose batches this one would not repeat: use the seed, split and batch sizes of the saved run"
+                    f"state: got {name} = {state[name]}, expected {value}; the state belongs to another stream: "
+                    "use the seed, split and batch sizes of the saved run"
                 )
         if state["step"] < 0:
             raise ValueError(f"state: got step = {state['step']}, expected at least 0")
         self.step = state["step"]
 
     def _place(self, rows: Rows, batch_size: int, purpose: Purpose) -> ResidentRows | StreamedRows:
-        """Put `rows` on the device if they fit in what is left of the budget."""
+        """Put `rows` on the device if they fit in the remaining budget."""
         if batch_size == 0:
             rows = rows.select(torch.empty(0, dtype=torch.int64))
         fits = self._budget is None or rows.nbytes <= self._budget
@@ -259,28 +258,22 @@ class BatchStream:
 
 
 def _check_parts(labeled: Rows, labels: Tensor, unlabeled: Rows) -> None:
-    """Check that the parts of a stream fit together.
-
-    Raises:
-        ValueError: if they do not.
-    """
+    """Raise `ValueError` if the parts of a stream do not match."""
     if labels.shape != (len(labeled),):
-        raise ValueError(
-            f"labels: got shape {tuple(labels.shape)}, expected one for each of {len(labeled)} labelled rows"
-        )
+        raise ValueError(f"labels: got shape {tuple(labels.shape)}, expected ({len(labeled)},), one per labelled row")
     if len(labels) and int(labels.min()) < 0:
         raise ValueError(
             f"labels: got {int(labels.min())}, expected class numbers; unlabelled samples belong in the pool"
         )
     if labeled.shape != unlabeled.shape:
         raise ValueError(
-            f"unlabeled: got {unlabeled.noun} of shape {unlabeled.shape}, expected {labeled.shape} as the labelled ones; "
-            "PixelRows.converted brings images to another shape"
+            f"unlabeled: got {unlabeled.noun} of shape {unlabeled.shape}, expected {labeled.shape} like the labelled ones; "
+            "convert images with PixelRows.converted"
         )
 
 
 def _crc32(*tensors: Int64[Tensor, " _"]) -> int:
-    """A checksum that tells one choice of samples from another on any machine."""
+    """Checksum of the tensors' values, the same on every machine."""
     checksum = 0
     for tensor in tensors:
         checksum = zlib.crc32(tensor.contiguous().numpy().astype("<i8", copy=False).data, checksum)

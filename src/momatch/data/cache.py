@@ -1,9 +1,9 @@
-"""Decoded images on disk: one raw uint8 file a dataset, memory-mapped, built once.
+"""Cache of decoded images: one raw uint8 file per dataset, memory-mapped, built once.
 
-An entry is a folder ``KEY`` with ``images.bin`` (rows one after the other) and ``meta.json`` (their shape, and what happened
-while they were decoded). It is built as ``KEY.part`` under a lock and renamed when it is whole, so half an entry is never read,
-and a second process waits instead of building the same again. The key is a digest of everything the pixels depend on. Entries
-may be deleted at any time; they are built again when wanted.
+An entry is a directory ``KEY`` with ``images.bin`` (the rows) and ``meta.json`` (their shape, and a record of the decoding). It
+is built as ``KEY.part`` under a lock and renamed when complete, so a partial entry is never read, and a second process waits
+instead of building it too. The key is a digest of everything the pixels depend on. Entries may be deleted at any time; they are
+rebuilt when needed.
 """
 
 import errno
@@ -29,7 +29,7 @@ from momatch.data.locate import cache_root
 from momatch.data.report import DataError
 from momatch.storage.durable import json_bytes, rename_synced, sync_file, write_synced
 
-#: Part of every key: raise it when the same files would give other pixels.
+#: Part of every key: change it when the same files would give different pixels.
 FORMAT = "1"
 IMAGES = "images.bin"
 JOURNAL = "done.jsonl"
@@ -38,12 +38,12 @@ _SYNC_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """An entry that is whole.
+    """A complete entry.
 
     Attributes:
-        folder: where it lies.
-        images: memory-mapped.
-        meta: what the builder recorded.
+        folder: its directory.
+        images: memory-mapped images.
+        meta: metadata from the builder.
     """
 
     folder: Path
@@ -52,21 +52,21 @@ class CacheEntry:
 
 
 def cache_key(*parts: object) -> str:
-    """A digest of `parts`, which together decide the pixels."""
+    """Digest of `parts`, which together determine the pixels."""
     return hashlib.sha256("\0".join([FORMAT, *map(str, parts)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def open_or_build(key: str, cache_dir: str | Path | None, build: Callable[[Path], dict[str, Any]]) -> CacheEntry:
-    """Open the entry `key`, building it first if it is not there.
+    """Open the entry `key`, building it first if it does not exist.
 
     Args:
         key: from `cache_key`.
         cache_dir: see `LoadOptions`.
-        build: writes ``images.bin`` into the folder it is given and returns the meta data, with the key ``shape``. The
-            folder may hold what an interrupted build left; after a `DataError` it is removed.
+        build: writes ``images.bin`` into the given directory and returns the metadata, including ``shape``. The directory may
+            hold the leftovers of an interrupted build; it is removed after a `DataError`.
 
     Raises:
-        DataError: if the build refuses the data, or the entry is damaged.
+        DataError: if the build rejects the data, or the entry is damaged.
     """
     root = cache_root(cache_dir) / "images"
     root.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def open_or_build(key: str, cache_dir: str | Path | None, build: Callable[[Path]
             except DataError:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
-            # The pixels first: once the folder has its name, everything in it is taken to be whole, also after a power cut.
+            # Pixels first: once renamed, the directory counts as complete, even after a power failure.
             sync_file(part / IMAGES)
             write_synced(part / "meta.json", json_bytes(meta))
             rename_synced(part, folder)
@@ -87,7 +87,7 @@ def open_or_build(key: str, cache_dir: str | Path | None, build: Callable[[Path]
     shape = tuple(meta["shape"])
     path = folder / IMAGES
     if not path.exists() or path.stat().st_size != np.prod(shape, dtype=np.int64):
-        raise DataError(f"the cache entry {folder} is damaged; delete that folder and it is built again")
+        raise DataError(f"the cache entry {folder} is damaged; delete that directory to have it rebuilt")
     return CacheEntry(folder, map_images(path, shape), meta)
 
 
@@ -97,10 +97,10 @@ def map_images(path: Path, shape: tuple[int, ...]) -> UInt8[Tensor, "N C H W"]:
 
 
 def map_tensor(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> Tensor:
-    """The raw numbers in the file at `path`, from the byte `offset` on, as a memory-mapped tensor.
+    """The raw numbers in the file at `path`, starting at byte `offset`, as a memory-mapped tensor.
 
-    The mapping is copy-on-write: a careless in-place operation changes the process's own copy, never the file. Linux counts
-    such a mapping against memory and refuses it when the file is larger than memory; then the mapping is read-only.
+    The mapping is copy-on-write, so an in-place operation never changes the file. Linux counts such a mapping against memory
+    and refuses it for a file larger than memory; the mapping is read-only then.
     """
     try:
         array = np.memmap(path, dtype, mode="c", offset=offset, shape=shape)
@@ -109,22 +109,18 @@ def map_tensor(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], offset:
             raise
         array = np.memmap(path, dtype, mode="r", offset=offset, shape=shape)
     with warnings.catch_warnings():
-        # torch warns of arrays that are not writable: here that is on purpose.
+        # torch warns about read-only arrays; here that is intended.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)
 
 
 def require_space(folder: Path, size: int) -> None:
-    """Check that `size` bytes fit on the disk of `folder`.
-
-    Raises:
-        DataError: if they do not.
-    """
+    """Raise `DataError` if the disk of `folder` has less than `size` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise DataError(
             f"the cache needs {size / 1e9:.2f} GB in {folder.parent}, got {free / 1e9:.2f} GB free; "
-            "free space, or choose another place with $MOMATCH_CACHE"
+            "free some space, or set $MOMATCH_CACHE to another directory"
         )
 
 
@@ -138,16 +134,16 @@ def write_rows(
     """Write `chunks` of images as ``images.bin``, in bounded memory.
 
     Args:
-        part: the folder of the entry under construction.
-        chunks: together `shape` in the first dimension.
+        part: directory of the entry being built.
+        chunks: blocks of images, N in total.
         shape: (N, C, H, W).
         progress: show a progress bar.
 
     Returns:
-        The meta data with the shape.
+        The metadata, with the shape.
 
     Raises:
-        DataError: if the disk is full or the chunks do not make up `shape`.
+        DataError: if there is too little disk space, or the chunks do not add up to `shape`.
     """
     require_space(part, int(np.prod(shape, dtype=np.int64)))
     rows = 0
@@ -167,10 +163,10 @@ def write_rows(
 
 
 class Journal:
-    """Finished chunks, written down once their rows are on the disk, at most every few seconds.
+    """Journal of finished chunks, written after their rows have reached the disk, at most every few seconds.
 
     Args:
-        part: the folder of the entry under construction.
+        part: directory of the entry being built.
         written: files in it that hold the rows.
     """
 
@@ -181,17 +177,17 @@ class Journal:
         self.last = time.monotonic()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Note a finished chunk."""
+        """Record a finished chunk."""
         self.waiting.append(record)
         if time.monotonic() - self.last > _SYNC_SECONDS:
             self.sync()
 
     def sync(self) -> None:
-        """Bring first the rows and then the notes to the disk, so that no note speaks of rows that a power cut took."""
+        """Sync the rows, then the records, so that no record refers to rows lost in a power failure."""
         for name in self.written:
             sync_file(self.part / name)
         with open(self.part / JOURNAL, "a+b") as journal:
-            # A note behind the torn one of a process that died while it wrote would make one line of both, which none can read.
+            # Drop a line torn by a crash: appending to it would make an unreadable line.
             journal.seek(0)
             journal.truncate(_whole_lines(journal.read()))
             journal.writelines(json.dumps(record).encode() + b"\n" for record in self.waiting)
@@ -202,11 +198,11 @@ class Journal:
 
 
 def read_journal(part: Path) -> list[dict[str, Any]]:
-    """The journal's whole lines; the last one may have been cut off."""
+    """The journal's complete lines; a torn last line is ignored."""
     content = (part / JOURNAL).read_bytes()
     return [json.loads(line) for line in content[: _whole_lines(content)].splitlines()]
 
 
 def _whole_lines(content: bytes) -> int:
-    """Length of the whole lines in it."""
+    """Length of the complete lines."""
     return content.rfind(b"\n") + 1

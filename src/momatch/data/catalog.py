@@ -1,6 +1,6 @@
-"""The known datasets: their official files, checksums and sizes. Plain facts, nothing heavy is imported here.
+"""The known datasets: official files, checksums and sizes. Imports nothing heavy.
 
-URLs and MD5 sums are those that the datasets' own pages give and that torchvision carries.
+URLs and MD5 sums are those of the datasets' own pages and of torchvision.
 """
 
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ class RemoteFile:
     """An official file.
 
     Attributes:
-        url: where it is.
+        url: its URL.
         md5: its checksum.
-        megabytes: about how large it is.
-        is_archive: a .tar.gz that unpacks to the layout's folder.
+        megabytes: approximate size.
+        is_archive: whether it is a .tar.gz that unpacks to the layout's folder.
     """
 
     url: str
@@ -32,12 +32,12 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a dataset lies on disk.
+    """One layout of a dataset on disk.
 
     Attributes:
-        folders: accepted folders under the data directory; the first is where downloads go.
-        members: files that must be there, plain or with ``.gz``.
-        remote: the official files; none where another layout is the one to download.
+        folders: accepted folders under the data directory; downloads go to the first.
+        members: required files, plain or gzipped (``.gz``).
+        remote: the official files; empty if another layout is the one to download.
     """
 
     folders: tuple[str, ...]
@@ -51,10 +51,10 @@ class Known:
 
     Attributes:
         title: one line for the listing.
-        num_train: official number of training images, the unlabelled included.
+        num_train: official number of training images, including unlabelled ones.
         num_test: official number of test images.
-        class_names: label k is ``class_names[k]``; empty where the files carry the names.
-        layouts: accepted layouts, the first one found is read; the first one is downloaded. Empty: nothing to fetch.
+        class_names: label k is ``class_names[k]``; empty if the files contain the names.
+        layouts: accepted layouts; the first one found is read, the first in the list is downloaded. Empty if no files.
         flip: whether a mirrored image still shows its class.
     """
 

@@ -1,4 +1,4 @@
-"""A contact sheet: a row of images for each class, with its name and count, and one for the unlabelled."""
+"""A contact sheet: one row of images per class, with its name and count, and one for unlabelled images."""
 
 import io
 from pathlib import Path
@@ -14,12 +14,12 @@ from momatch.storage.durable import replace_files
 _COLUMNS = 12
 _GAP = 2
 _TEXT_WIDTH = 170
-#: More rows than this make an image that no viewer likes to open.
+#: More rows than this make an image too large for most viewers.
 MAX_ROWS = 100
 
 
 def _pick(labels: Int64[Tensor, " N"], label: int) -> Int64[Tensor, " m"]:
-    """Up to a row of samples with `label`, evenly spread over the dataset."""
+    """Up to one row of samples with `label`, evenly spread over the dataset."""
     rows = (labels == label).nonzero().flatten()
     if len(rows) <= _COLUMNS:
         return rows
@@ -30,20 +30,20 @@ def _tile(image: UInt8[Tensor, "C H W"], side: int) -> Image.Image:
     pixels = image.numpy()
     picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())
     scale = side / max(picture.size)
-    # Small images keep their pixels visible; large ones are shrunk smoothly.
+    # Keep the pixels of small images visible; shrink large ones smoothly.
     method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BILINEAR
     return picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))), method)
 
 
 def draw_contact_sheet(split: Split, class_names: tuple[str, ...]) -> Image.Image:
-    """Draw up to 12 images of each class (at most 100 classes) and of the unlabelled.
+    """Draw up to 12 images of each class (at most 100 classes) and 12 unlabelled ones.
 
     Raises:
         ValueError: if the rows are features without pictures.
     """
     pictures = split.rows.pictures
     if pictures is None:
-        raise ValueError(f"contact sheet: got {split.rows.describe()} without pictures, expected something to draw")
+        raise ValueError(f"contact sheet: got {split.rows.describe()} without pictures, expected pictures to draw")
     side = 64 if len(class_names) <= 30 else 48
     titles = [(k, name) for k, name in enumerate(class_names)][:MAX_ROWS]
     if (split.labels == UNLABELED).any():
@@ -63,7 +63,7 @@ def draw_contact_sheet(split: Split, class_names: tuple[str, ...]) -> Image.Imag
 
 
 def save_contact_sheet(split: Split, class_names: tuple[str, ...], path: Path) -> None:
-    """Draw the contact sheet and write it as PNG; an earlier file is replaced only by a whole new one."""
+    """Draw the contact sheet and write it as PNG, replacing an existing file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     draw_contact_sheet(split, class_names).save(content, format="PNG")

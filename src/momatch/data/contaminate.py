@@ -1,6 +1,6 @@
-"""Unlabelled pools that hold images of no known class, with the truth kept for scoring.
+"""Unlabelled pools that contain outliers, with the truth kept for scoring.
 
-The outliers are those of a second dataset, or classes of the same dataset that `hold_out_classes` took out::
+Outliers come from a second dataset, or from classes of the same dataset removed by `hold_out_classes`::
 
     known = hold_out_classes(dataset, ["truck", "ship"])
     data = split_by_seed(known.train, known.class_names, labels_per_class=4, seed=0)
@@ -25,13 +25,13 @@ from momatch.numerics.checks import check_positive_int
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A dataset parted into known and unknown classes. The known classes are numbered anew, in their old order.
+    """A dataset split into known and unknown classes. Known classes are renumbered, in their original order.
 
     Attributes:
         class_names: the known classes; label k of `train` and `test` is ``class_names[k]``.
         unknown_names: the held-out classes; label k of `unknown_train` and `unknown_test` is ``unknown_names[k]``.
-        train: training examples of known classes, and those without label (whose class nobody knows).
-        test: test examples of known classes, or None where the dataset has no test split.
+        train: training examples of known classes, and all unlabelled ones (whose class may be unknown).
+        test: test examples of known classes, or None if the dataset has no test split.
         unknown_train: training examples of the held-out classes.
         unknown_test: test examples of the held-out classes, or None.
     """
@@ -45,18 +45,18 @@ class HeldOut:
 
 
 def hold_out_classes(dataset: Dataset, classes: Sequence[str | int]) -> HeldOut:
-    """Take `classes` out of `dataset`.
+    """Remove `classes` from `dataset`.
 
     Args:
-        dataset: what to part; its tensors are neither copied nor read.
-        classes: names, or numbers (label values), of the classes to hold out.
+        dataset: the dataset to split; its tensors are neither copied nor read.
+        classes: names or label values of the classes to hold out.
 
     Raises:
-        ValueError: if a class is unknown or named twice, if none is named, or if fewer than two would remain.
+        ValueError: if a class does not exist or is repeated, none is given, or fewer than two would remain.
     """
     numbers = [_class_number(dataset, name) for name in classes]
     if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"classes: got {list(classes)}, expected at least one class and each of them once")
+        raise ValueError(f"classes: got {list(classes)}, expected at least one class, without repeats")
     known = [k for k in range(dataset.num_classes) if k not in numbers]
     if len(known) < 2:
         raise ValueError(
@@ -85,26 +85,26 @@ def contaminate(
 ) -> SemiSupervised:
     """Mix `outliers` into the unlabelled pool so that they are `fraction` of the resulting pool.
 
-    The outliers are drawn by `seed` without replacement and appended, so an inlier keeps its position as long as
-    `pool_size` is None; batches are shuffled anyway. The labelled set stays as it is.
+    The outliers are drawn by `seed` without replacement and appended, so inliers keep their positions if `pool_size` is None;
+    batches are shuffled anyway. The labelled set is unchanged.
 
     Args:
-        data: a split; it may be contaminated already, in which case `fraction` counts the new outliers alone.
-        outliers: samples of no known class, as a tensor or rows; images are converted to the pool's shape if theirs differs
-            (see `PixelRows.converted`).
-        fraction: share of the new outliers in the resulting pool, in [0, 1).
+        data: a split; if it is already contaminated, `fraction` counts only the new outliers.
+        outliers: samples of unknown classes, as a tensor or rows; images are converted to the pool's shape
+            (`PixelRows.converted`).
+        fraction: fraction of new outliers in the resulting pool, in [0, 1).
         seed: a non-negative integer.
-        name: what to call them in ``truth.origin_names``.
-        pool_size: size of the resulting pool; None keeps every image that is in it now and lets the pool grow. A fixed
-            size lets fractions be compared at equal size: images now in the pool are then dropped, drawn by `seed`.
+        name: their name in ``truth.origin_names``.
+        pool_size: size of the resulting pool; None keeps every image and lets the pool grow. A fixed size makes fractions
+            comparable: images drawn by `seed` are dropped from the pool to make room.
 
     Raises:
-        ValueError: if `fraction` is out of range, the name is taken, or there are too few images to reach it.
+        ValueError: if `fraction` is out of range, the name is taken, or there are too few images.
     """
     if not 0.0 <= fraction < 1.0:
-        raise ValueError(f"fraction: got {fraction!r}, expected a number from 0 to 1, less than 1")
+        raise ValueError(f"fraction: got {fraction!r}, expected a number in [0, 1)")
     if name in data.truth.origin_names:
-        raise ValueError(f"name: got {name!r}, expected one that is not in {data.truth.origin_names}")
+        raise ValueError(f"name: got {name!r}, expected a name not in {data.truth.origin_names}")
     rows = Rows.of(outliers)
     in_pool, added = _counts(len(data.unlabeled), len(rows), fraction, pool_size)
     bits = bit_stream(seed, Purpose.CONTAMINATION)
@@ -127,7 +127,7 @@ def contaminate(
 
 
 def _counts(pool: int, available: int, fraction: float, pool_size: int | None) -> tuple[int, int]:
-    """How many images of the pool to keep and how many outliers to add."""
+    """Number of pool images to keep and of outliers to add."""
     if pool_size is None:
         kept, added = pool, round(pool * fraction / (1.0 - fraction))
     else:
@@ -135,20 +135,20 @@ def _counts(pool: int, available: int, fraction: float, pool_size: int | None) -
         kept = pool_size - added
     if kept > pool:
         raise ValueError(
-            f"pool_size: got {pool_size}, which takes {kept} inliers, expected at most the {pool} there are"
+            f"pool_size: got {pool_size}, which needs {kept} inliers, expected at most the {pool} available"
         )
     if added > available:
-        # Rounded down, so that the number in the error is one that works.
+        # Rounded down, so that the suggested number works.
         reachable = math.floor(1e4 * available / (pool + available if pool_size is None else pool_size)) / 1e4
         raise ValueError(
-            f"fraction: got {fraction}, which takes {added} outliers, expected at most {reachable} with the "
-            f"{available} there are; lower it, or set a smaller pool_size"
+            f"fraction: got {fraction}, which needs {added} outliers, expected at most {reachable} with the "
+            f"{available} available; lower it, or set a smaller pool_size"
         )
     return kept, added
 
 
 def _draw(bits: np.random.PCG64, size: int, count: int) -> Int64[Tensor, " {count}"]:
-    """`count` of ``range(size)`` without replacement, ascending."""
+    """Draw `count` of ``range(size)`` without replacement, ascending."""
     (order,) = permutations(bits, 1, size)
     return torch.from_numpy(order[:count]).sort().values
 
@@ -169,7 +169,7 @@ def _keep_in_pool(data: SemiSupervised, positions: Int64[Tensor, " n"]) -> SemiS
 
 
 def _keep(split: Split, classes: Sequence[int], num_classes: int) -> Examples:
-    """The examples of `classes` (old label values), class ``classes[k]`` renumbered k; `UNLABELED` stays itself."""
+    """The examples of `classes` (old label values), with class ``classes[k]`` renumbered to k; `UNLABELED` stays."""
     number = torch.full((num_classes + 1,), num_classes)  # The last cell is for -1: index -1 finds it.
     kept = [k for k in classes if k != UNLABELED]
     number[torch.tensor(kept, dtype=torch.int64)] = torch.arange(len(kept))
@@ -186,6 +186,6 @@ def _class_number(dataset: Dataset, name: str | int) -> int:
     if isinstance(name, str) and name in dataset.class_names:
         return dataset.class_names.index(name)
     raise ValueError(
-        f"classes: got {name!r}, expected a name of {list(dataset.class_names)} "
+        f"classes: got {name!r}, expected one of {list(dataset.class_names)} "
         f"or a number from 0 to {dataset.num_classes - 1}"
     )

@@ -1,7 +1,7 @@
-"""What a dataset is here: rows of images or features, integer labels with -1 for unlabelled, class names and a test split.
+"""A dataset: rows of images or features, integer labels with -1 for unlabelled, class names and a test split.
 
-A tensor may be backed by a memory-mapped file (``torch.from_numpy`` of a ``numpy.memmap``), so the same types serve data that
-fits in memory and data that does not.
+Tensors may be backed by a memory-mapped file (``torch.from_numpy`` of a ``numpy.memmap``), so the same types serve data that is
+larger than memory.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from momatch.data.feature_spec import FeatureSpec
 from momatch.data.rows import FeatureRows, PixelRows, Rows
 
 UNLABELED = -1
-#: In what is known about a pool: of no class that training knows.
+#: Label of an outlier in the truth about a pool.
 NO_CLASS = -2
-#: About this many rows of each set enter a digest.
+#: A digest covers about this many rows of each split.
 DIGEST_SAMPLES = 1000
 
 
 class _Labeled:
-    """Rows with one label each: what `Split` and `Examples` share."""
+    """Rows with one label each: base of `Split` and `Examples`."""
 
     rows: Rows
     labels: Int64[Tensor, " N"]
@@ -33,7 +33,7 @@ class _Labeled:
     def _pixels(self) -> PixelRows:
         if not isinstance(self.rows, PixelRows):
             raise ValueError(
-                f"images: got {self.rows.describe()}; expected images: a backbone made features of them before"
+                f"images: got {self.rows.describe()}; expected images, not features that a backbone has computed"
             )
         return self.rows
 
@@ -42,9 +42,9 @@ class Split(_Labeled):
     """The training or the test part of a dataset.
 
     Args:
-        images: uint8, (N, C, H, W), C = 1 or 3; or `rows` that were made before.
-        labels: int64, (N,); `UNLABELED` where the label is not known.
-        files: where each image came from, as the folder or manifest names it; empty if not from files of their own.
+        images: uint8 (N, C, H, W), C = 1 or 3; or existing rows.
+        labels: int64 (N,); `UNLABELED` if the label is not known.
+        files: file name of each image, as the folder or manifest gives it; empty if the images did not come from image files.
 
     Attributes:
         rows: N images or features.
@@ -52,7 +52,7 @@ class Split(_Labeled):
         files: as given.
 
     Raises:
-        ValueError: if they do not fit together.
+        ValueError: if the lengths do not match.
     """
 
     def __init__(self, images: Tensor | Rows, labels: Int64[Tensor, " N"], files: tuple[str, ...] = ()) -> None:
@@ -64,7 +64,7 @@ class Split(_Labeled):
                 f"labels: got shape {tuple(labels.shape)} and dtype {labels.dtype}, expected int64 ({len(self.rows)},)"
             )
         if files and len(files) != len(self.rows):
-            raise ValueError(f"files: got {len(files)}, expected one for each of the {len(self.rows)} images")
+            raise ValueError(f"files: got {len(files)}, expected {len(self.rows)}, one per image")
 
     @property
     def images(self) -> UInt8[Tensor, "N C H W"]:
@@ -83,17 +83,17 @@ class Split(_Labeled):
             ValueError: if the rows are images.
         """
         if not isinstance(self.rows, FeatureRows):
-            raise ValueError(f"features: got {self.rows.describe()}; expected features: momatch embed makes some")
+            raise ValueError(f"features: got {self.rows.describe()}; expected features; make them with momatch embed")
         return self.rows.sources[0]
 
 
 @dataclass(frozen=True)
 class Examples(_Labeled):
-    """Rows with their labels, as a `Split`, but chosen from larger tensors.
+    """Rows with their labels, like a `Split`, but selected from larger tensors.
 
     Attributes:
         rows: N images or features.
-        labels: int64, (N,); `UNLABELED` where the label is not known.
+        labels: int64 (N,); `UNLABELED` if the label is not known.
     """
 
     rows: Rows
@@ -101,14 +101,14 @@ class Examples(_Labeled):
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.labels):
-            raise ValueError(f"labels: got {len(self.labels)}, expected one for each of the {len(self.rows)} rows")
+            raise ValueError(f"labels: got {len(self.labels)}, expected {len(self.rows)}, one per row")
 
     @classmethod
     def of(cls, split: "Split | Examples") -> "Examples":
-        """All of `split`; examples as they are.
+        """All of `split`; `Examples` are returned unchanged.
 
         Raises:
-            ValueError: if it is neither, as a whole `Dataset` is not.
+            ValueError: if it is neither, for example a whole `Dataset`.
         """
         if isinstance(split, cls):
             return split
@@ -137,11 +137,11 @@ class Dataset:
     """A named dataset.
 
     Attributes:
-        name: how the user called it.
-        class_names: one name a class; label k is ``class_names[k]``.
-        train: the labelled and unlabelled training rows.
-        test: held-out rows with labels, or None where the source has none.
-        features: how features were made; None where the splits hold images.
+        name: the name the user gave.
+        class_names: label k is ``class_names[k]``.
+        train: labelled and unlabelled training rows.
+        test: labelled test rows, or None if the source has none.
+        features: how the features were made; None if the splits hold images.
     """
 
     name: str
@@ -162,17 +162,17 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def splits(self) -> dict[str, Split]:
-        """The splits that there are, by name."""
+        """The existing splits by name."""
         found = {"train": self.train, "test": self.test}
         return {name: split for name, split in found.items() if split is not None}
 
     def digest(self) -> str:
-        """Tells whether data are those of a run: class names, all labels, and about `DIGEST_SAMPLES` rows of each split."""
+        """Digest of class names, all labels and about `DIGEST_SAMPLES` rows of each split, to recognise a run's data."""
         digest = hashlib.sha256(repr(self.class_names).encode())
         for name, split in self.splits.items():
             digest.update(name.encode())
@@ -182,7 +182,7 @@ class Dataset:
 
 
 def update_digest(digest: "hashlib._Hash", rows: Rows) -> None:
-    """Let about `DIGEST_SAMPLES` of the rows enter a digest."""
+    """Add about `DIGEST_SAMPLES` of the rows to a digest."""
     digest.update(repr((len(rows), rows.shape, str(rows.dtype))).encode())
     for chunk in rows.even_share(DIGEST_SAMPLES).chunks():
         digest.update(chunk.contiguous().numpy().tobytes())

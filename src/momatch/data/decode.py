@@ -1,15 +1,15 @@
-"""One image file to uint8 (C, H, W), by Pillow. Every conversion is stated here, and named to the caller so that it is counted.
+"""Decode an image file to uint8 (C, H, W) with Pillow. These are all conversions; each is reported to the caller for counting.
 
 - EXIF orientation: the image is turned upright.
-- 16-bit: round(value / 257), so that 65535 becomes 255. Pillow itself reads 16-bit colour as its high bytes.
+- 16-bit: round(value / 257), so that 65535 becomes 255. For 16-bit colour, Pillow itself keeps the high bytes.
 - transparency (RGBA, LA, or a palette with it): laid over white.
 - palette, CMYK and other colour spaces: to RGB. Black and white (1 bit): to gray.
-- gray among colour images: the gray in all three channels. For a model of gray images, colour to gray (`decode_for`).
+- gray among colour images: repeated in all three channels. Colour for a model of gray images: to gray (`decode_for`).
 - several frames: the first.
 - with `size`: the shorter side is resized to `size` (bilinear, antialiased), then the centre is cropped to a square. Large
-  JPEGs are decoded at a reduced scale of at least twice that size first.
+  JPEGs are first decoded at a reduced scale of at least twice that size.
 
-`decode_chunk` is what a decoding process runs; such a process loads Pillow and numpy, and not torch.
+Decoding processes run `decode_chunk` and import Pillow and numpy, but not torch.
 """
 
 import errno
@@ -31,12 +31,12 @@ _SIXTEEN_BIT = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 _ORIENTATION = 0x0112
 
 
-class ColorFound(Exception):  # noqa: N818 - a signal to the caller, no error
-    """A colour image came where gray ones were expected."""
+class ColorFound(Exception):  # noqa: N818 - a signal to the caller, not an error
+    """Found a colour image where gray ones were expected."""
 
 
 class WrongSizeError(ValueError):
-    """An image of another size than the rest.
+    """An image whose size differs from the rest.
 
     Args:
         got: width and height.
@@ -49,7 +49,7 @@ class WrongSizeError(ValueError):
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Pillow warns of odd but readable files; an image so large that it may be an attack is an error here."""
+    """Silence Pillow's warnings about odd but readable files; a decompression bomb is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -70,7 +70,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _convert(image: Image.Image, done: list[str]) -> Image.Image:
-    """To mode L or RGB, noting what was done."""
+    """Convert to mode L or RGB; append the conversion to `done`."""
     if image.mode in _SIXTEEN_BIT:
         done.append("16-bit to 8-bit")
         return _to_eight_bit(image)
@@ -89,7 +89,7 @@ def _convert(image: Image.Image, done: list[str]) -> Image.Image:
 
 
 def _fit(image: Image.Image, target: tuple[int, int]) -> Image.Image:
-    """Scaled so that it just covers `target` (width, height), then its centre; for a square, by the shorter side."""
+    """Scale the image to just cover `target` (width, height), then crop the centre."""
     scale = max(wanted / side for wanted, side in zip(target, image.size, strict=True))
     width, height = (max(wanted, round(side * scale)) for wanted, side in zip(target, image.size, strict=True))
     if (width, height) != image.size:
@@ -103,7 +103,7 @@ def _holds_16_bit_color(image: Image.Image) -> bool:
 
 
 def _read(image: Image.Image, reduced_to: int | None, done: list[str]) -> Image.Image:
-    """The pixels of an opened image, upright and of mode L or RGB; large JPEGs at a scale of at least `reduced_to` pixels."""
+    """Load an opened image, upright and in mode L or RGB; large JPEGs at a reduced scale of at least `reduced_to` pixels."""
     if getattr(image, "is_animated", False):
         done.append("first of several frames")
     if _holds_16_bit_color(image):
@@ -123,15 +123,15 @@ def _open(path: str, size: int | None) -> tuple[Image.Image, list[str]]:
     check_regular(path)
     with Image.open(path) as image:
         converted = _read(image, None if size is None else 2 * size, done)
-        # The file is closed on leaving: keep the pixels, not the file's object.
+        # The file is closed on exit: return a copy of the pixels.
         return (_fit(converted, (size, size)) if size is not None else converted.copy()), done
 
 
 def probe(path: str, size: int | None) -> tuple[int, int, int]:
-    """The shape (C, H, W) that `decode` gives this file by itself.
+    """The natural shape (C, H, W) of the decoded file.
 
     Raises:
-        Exception: whatever Pillow raises for a file it cannot read.
+        Exception: whatever Pillow raises for an unreadable file.
     """
     with quiet_pillow():
         image, _ = _open(path, size)
@@ -139,12 +139,12 @@ def probe(path: str, size: int | None) -> tuple[int, int, int]:
 
 
 def decode(path: str, shape: tuple[int, int, int], size: int | None) -> tuple[UInt8[np.ndarray, "C H W"], list[str]]:
-    """Decode the file at `path` to `shape` and name the conversions it took.
+    """Decode the file at `path` to `shape`; returns the pixels and the conversions made.
 
     Raises:
         ColorFound: if it is a colour image and `shape` is gray.
-        WrongSizeError: if the image has another size than `shape`.
-        Exception: whatever Pillow raises for a file it cannot read.
+        WrongSizeError: if its size differs from `shape`.
+        Exception: whatever Pillow raises for an unreadable file.
     """
     with quiet_pillow():
         image, done = _open(path, size)
@@ -161,14 +161,14 @@ def decode(path: str, shape: tuple[int, int, int], size: int | None) -> tuple[UI
 
 
 def decode_for(source: str | Image.Image, shape: tuple[int, int, int]) -> UInt8[np.ndarray, "H W C"]:
-    """Any image as a model of images of `shape` (C, H, W) sees it, by the same steps as `decode` with a size.
+    """Decode any image for a model with input `shape` (C, H, W), with the same steps as `decode` with a size.
 
-    Colour becomes gray for a model of gray images, before the resizing. An image that is open already is not decoded at a
-    reduced scale, which would change it for its owner. Warnings of Pillow are the caller's to silence, once for all threads
-    (`quiet_pillow`): a filter of warnings belongs to the process.
+    For a model of gray images, colour becomes gray before resizing. An already opened image is not decoded at a reduced scale,
+    because that would modify it. The caller silences Pillow's warnings with `quiet_pillow`, once for all threads: warning
+    filters are global to the process.
 
     Raises:
-        Exception: whatever Pillow raises for a file it cannot read.
+        Exception: whatever Pillow raises for an unreadable file.
     """
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
@@ -183,25 +183,25 @@ def decode_for(source: str | Image.Image, shape: tuple[int, int, int]) -> UInt8[
 
 
 def check_regular(path: str) -> None:
-    """Refuse pipes, sockets and devices: a pipe would be waited for until somebody writes into it.
+    """Reject pipes, sockets and devices: reading a pipe would block.
 
     Raises:
-        OSError: if it is one, or not there. (Of a folder Pillow says what it is.)
+        OSError: if `path` is one of these or does not exist. (Pillow reports directories.)
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be read, in one line."""
+    """Why a file could not be read, on one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
     return " ".join(text.split())
 
 
 @dataclass(frozen=True)
 class Task:
-    """A chunk of files: rows `first` onwards of the file at `out`."""
+    """A chunk of files to decode into the file at `out`, starting at row `first`."""
 
     first: int
     root: str
@@ -212,11 +212,11 @@ class Task:
 
 
 def decode_chunk(task: Task) -> dict[str, Any]:
-    """Decode the files of `task` and write their rows; runs in a process of its own.
+    """Decode the files of `task` and write their rows; runs in a separate process.
 
     Returns:
-        What goes to the journal: ``first``, ``skipped`` (row, reason), ``conversions``; or ``color`` / ``wrong_size`` with the
-        row of a file that stops the build.
+        The journal record: ``first``, ``skipped`` (row, reason), ``conversions``; or ``color`` / ``wrong_size`` with the row of
+        a file that stops the build.
     """
     rows = np.zeros((len(task.paths), *task.shape), np.uint8)
     skipped: list[tuple[int, str]] = []

@@ -1,7 +1,7 @@
 """Decode a list of image files into a cache entry: in parallel processes, with progress, resumable.
 
-Each process decodes a chunk of files and writes its rows itself, so no pixels travel between processes. Finished chunks are
-journaled (after the data has reached the disk), so an interrupted build goes on where it stopped.
+Each process decodes a chunk of files and writes the rows itself, so no pixels are sent between processes. Finished chunks are
+journaled after their rows have reached the disk, so an interrupted build can be resumed.
 """
 
 import json
@@ -26,7 +26,7 @@ from momatch.data.report import DataError, LoadOptions, Skipped, examples
 
 CHUNK = 64
 _PLAN = "plan.json"
-#: Below this many files the processes take longer to start than they save.
+#: With fewer files, starting processes costs more time than it saves.
 _MIN_PARALLEL = 512
 
 
@@ -34,12 +34,12 @@ class DecodePool:
     """Builds ``images.bin`` from image files.
 
     Args:
-        root: the folder that `paths` are relative to.
+        root: directory that `paths` are relative to.
         paths: the files, in row order.
-        name: how to name the file of a row to the user.
+        name: row -> name of its file in messages.
         source: the folder or manifest, as the user named it.
-        options: `size`, `strict`, `max_skipped`, `workers` and `progress` count here.
-        already_skipped: what was skipped before decoding; it counts against the limit.
+        options: uses `size`, `strict`, `max_skipped`, `workers` and `progress`.
+        already_skipped: number of files skipped before decoding; counts towards the limit.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DecodePool:
         options: LoadOptions,
         already_skipped: int = 0,
     ) -> None:
-        # Worker processes live on, and stay in the directory in which they were started.
+        # Absolute, because worker processes are reused and keep the working directory they were started in.
         self.root = os.path.abspath(root)
         self.paths = paths
         self.name = name
@@ -60,16 +60,16 @@ class DecodePool:
         self.options = options
         self.limit = options.skip_limit(len(paths) + already_skipped) - already_skipped
         self.done: list[dict[str, Any]] = []
-        self.model = 0  # the row whose size the others must have
+        self.model = 0  # the row that sets the size for the others
 
     def build(self, part: Path) -> dict[str, Any]:
         """Decode everything into `part`; see `cache.open_or_build`.
 
         Returns:
-            The meta data: ``shape``, ``skipped`` (row, reason) and ``conversions``.
+            The metadata: ``shape``, ``skipped`` (row, reason) and ``conversions``.
 
         Raises:
-            DataError: on mixed sizes, or more unreadable files than the limit.
+            DataError: on mixed sizes or too many unreadable files.
             ChildProcessError: if a decoding process dies.
         """
         shape = self._plan(part)
@@ -77,12 +77,12 @@ class DecodePool:
         try:
             self._decode_all(part, shape)
         except ColorFound:
-            # A gray start and a colour image later: all over again with three channels.
+            # The first file was gray, a later one is colour: start over with three channels.
             self._start(part, (3, *shape[1:]))
             return self.build(part)
         skipped = sorted((row, reason) for record in self.done for row, reason in record["skipped"])
         kept = len(self.paths) - len(skipped)
-        # Before rows move: a build that is interrupted while they do must start over.
+        # First, because a build interrupted while rows are moved must start over.
         for scrap in (_PLAN, JOURNAL):
             (part / scrap).unlink()
         _remove_rows(part / IMAGES, [row for row, _ in skipped], len(self.paths), int(np.prod(shape)))
@@ -90,7 +90,7 @@ class DecodePool:
         return {"shape": [kept, *shape], "skipped": skipped, "conversions": dict(conversions)}
 
     def _plan(self, part: Path) -> tuple[int, int, int]:
-        """The shape of a row: of an interrupted build if there is one, else of the first file that can be read."""
+        """The shape of a row: from an interrupted build if there is one, else from the first readable file."""
         plan = part / _PLAN
         if plan.exists():
             self.model, channels, height, width = json.loads(plan.read_text("utf-8"))
@@ -115,7 +115,7 @@ class DecodePool:
         part.mkdir()
         (part / IMAGES).touch()
         (part / JOURNAL).touch()
-        # Last, because a plan without its files would be taken for an interrupted build.
+        # Last, because a plan without its files would look like an interrupted build.
         (part / _PLAN).write_text(json.dumps([self.model, *shape]), "utf-8")
         self.done = []
 
@@ -147,8 +147,8 @@ class DecodePool:
         except BrokenProcessPool as error:
             size = "" if self.options.size is None else f" --size {self.options.size}"
             raise ChildProcessError(
-                "a decoding process died, perhaps out of memory; what is decoded is kept: run again, or decode in one process "
-                f"first: momatch data {shlex.quote(self.source)}{size} --workers 1"
+                "a decoding process died, perhaps out of memory; decoded images are kept: run again, or first decode in one "
+                f"process: momatch data {shlex.quote(self.source)}{size} --workers 1"
             ) from error
         finally:
             results.close()
@@ -166,8 +166,8 @@ class DecodePool:
             while (record := next(outputs, None)) is not None:
                 yield record
         finally:
-            # Stopped early: hand out no more tasks and wait for the few under way. Closing the generator instead would race
-            # the pool's own thread.
+            # If stopped early, submit no more tasks and wait for those running. Closing the generator instead would race the
+            # pool's own thread.
             stopped.set()
             for _ in outputs:
                 pass
@@ -180,8 +180,8 @@ class DecodePool:
             raise ColorFound
         if "wrong_size" in record:
             raise DataError(
-                f"mixed sizes: {self.name(record['wrong_size'])}: {record['reason']} like {self.name(self.model)}. Bring "
-                "them all to one size",
+                f"mixed sizes: {self.name(record['wrong_size'])}: {record['reason']} like {self.name(self.model)}. Convert "
+                "them to one size",
                 {"size": ": {} resizes the shorter side and crops the centre to a square"},
             )
 
@@ -195,7 +195,7 @@ class DecodePool:
 
 
 def _remove_rows(path: Path, rows: list[int], total: int, row_size: int) -> None:
-    """Close up the rows of skipped files and cut the file to length, moving a bounded amount at a time."""
+    """Remove the rows of skipped files and truncate the file, moving a bounded amount at a time."""
     with open(path, "r+b") as images:
         target = 0
         for first, end in zip([0, *(row + 1 for row in rows)], [*rows, total], strict=True):

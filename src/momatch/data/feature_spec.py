@@ -1,7 +1,7 @@
-"""What a features file says about itself: which backbone made it, of which images, in which views. Plain Python.
+"""The description in a features file: which backbone, which images, which views.
 
-``momatch train`` looks into the file before it decides on its settings, and must not wait for torch to do so. What else
-the file holds is in `momatch.data.features`.
+``momatch train`` reads it before choosing its settings, so this module does not import torch. The rest of the file is read by
+`momatch.data.features`.
 """
 
 import json
@@ -15,31 +15,31 @@ from momatch.data.report import DataError
 #: The member of the archive that makes it a features file.
 MARKER = "momatch_features.json"
 KIND = "momatch features"
-#: Raise it when what is written can no longer be read by older code.
+#: Increase it when older code can no longer read new files.
 VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSpec:
-    """How features came about.
+    """How the features in a file were made.
 
     Attributes:
-        path: of the file.
-        dataset: name of the images' dataset.
+        path: the features file.
+        dataset: name of the image dataset.
         class_names: label k is ``class_names[k]``.
-        backbone: name or ``package.module:factory``, as in `momatch.config.TrainConfig`; so are the next four.
-        backbone_variant: of the Wide ResNets.
+        backbone: name or ``package.module:factory``; this and the next four are as in `momatch.config.TrainConfig`.
+        backbone_variant: variant of the Wide ResNets.
         flip: whether views were mirrored, "yes" or "no".
-        strong_operations: random changes in a strong view.
-        cutout: largest side of the square that a strong view blanks.
-        in_channels: of the images.
-        image_size: their height and width.
-        normalization: (mean, std) of the dataset's pixels scaled to 0-1, which a backbone without its own was fed with.
-        num_features: F.
-        weak_views: weak views of each training image, after the plain one.
+        strong_operations: random operations per strong view.
+        cutout: largest side of the square blanked in strong views.
+        in_channels: channels of the images.
+        image_size: height and width of the images.
+        normalization: (mean, std) of the dataset's pixels scaled to 0-1, used by a backbone without its own.
+        num_features: number of features, F.
+        weak_views: weak views per training image, after the plain one.
         strong_views: strong views, after the weak ones.
-        seed: of the views, and of which images were taken.
-        created_by: the program and its version.
+        seed: seed for the views and for the selection of images.
+        created_by: program and version.
     """
 
     path: Path
@@ -61,12 +61,12 @@ class FeatureSpec:
 
     @property
     def num_views(self) -> int:
-        """V: the plain view, the weak and the strong ones."""
+        """V: plain, weak and strong views together."""
         return 1 + self.weak_views + self.strong_views
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the file decides of the settings of a training run."""
+        """Training settings fixed by the file."""
         return {
             "backbone": self.backbone,
             "backbone_variant": self.backbone_variant,
@@ -76,16 +76,16 @@ class FeatureSpec:
         }
 
     def to_json(self) -> bytes:
-        """What stands in the file."""
+        """The description as stored in the file."""
         values = {key: value for key, value in asdict(self).items() if key != "path"}
         return json.dumps({"format": KIND, "version": VERSION, **values}, indent=1, allow_nan=False).encode()
 
     @classmethod
     def from_json(cls, data: bytes, path: Path) -> "FeatureSpec":
-        """What `to_json` gave.
+        """Parse the output of `to_json`.
 
         Raises:
-            DataError: if it is of another version, or damaged.
+            DataError: if it is another version, or damaged.
         """
         try:
             values = json.loads(data)
@@ -93,10 +93,10 @@ class FeatureSpec:
             if kind == KIND and version != VERSION:
                 raise DataError(
                     f"{path}: got version {version!r} of the features format, expected {VERSION}; it was written by "
-                    f"{values.get('created_by')}: use that release, or embed the images anew"
+                    f"{values.get('created_by')}: use that release, or embed the images again"
                 )
             if kind != KIND:
-                raise ValueError(f"it says {kind!r}")
+                raise ValueError(f"the format is {kind!r}")
             height, width = values["image_size"]
             mean, std = values["normalization"]
             exact = {
@@ -108,15 +108,15 @@ class FeatureSpec:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(f"{path}: {MARKER} in it cannot be read ({error}); embed the images anew") from error
+            raise DataError(f"{path}: {MARKER} cannot be read ({error}); embed the images again") from error
 
 
 def read_feature_spec(path: str | Path) -> FeatureSpec | None:
-    """How the features in a file were made; None for anything else, whole or damaged, which other readers judge.
+    """Read the description of a features file; None for anything else, including damaged archives.
 
     Raises:
         DataError: if it is a features file of another version, or its description is damaged.
-        OSError: if the file is there and cannot be read.
+        OSError: if the file exists and cannot be read.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() != ".npz" or not path.is_file():

@@ -1,14 +1,14 @@
-"""A features file: what a backbone made of images, in several views, with its weights. ``momatch embed`` makes it.
+"""A features file: a backbone's features of images, in several views, and its weights. Written by ``momatch embed``.
 
-An .npz archive whose members are stored, not compressed, and begin at multiples of 64 bytes, so that features are memory-mapped
-where they lie and nothing is read before it is asked for:
+It is an .npz archive. Members are uncompressed and start at multiples of 64 bytes, so features are memory-mapped in place and
+read only when needed:
 
-    momatch_features.json     what the file says about itself (`feature_spec`)
-    train_features.npy        float16 (N, V, F): the plain view, then the weak, then the strong ones
+    momatch_features.json     how the features were made (`feature_spec`)
+    train_features.npy        float16 (N, V, F): plain view first, then weak, then strong views
     train_labels.npy          int64 (N,), -1 for unlabelled
     train_pictures.npy        uint8 (N, C, h, w), no side longer than 32: for reports
-    train_files.json          where each image came from; absent where not from files of their own
-    test_...                  the same with the plain view alone; absent where there are no test images
+    train_files.json          file name of each image; absent if the images did not come from image files
+    test_...                  the same, with the plain view only; absent if there are no test images
     backbone.safetensors      weights and buffers of the backbone
 """
 
@@ -33,63 +33,62 @@ from momatch.data.feature_spec import FeatureSpec, read_feature_spec
 from momatch.data.report import DataError, LoadOptions, LoadReport
 from momatch.data.rows import FeatureRows
 
-#: Member that holds the backbone.
+#: Member with the backbone's weights.
 WEIGHTS = "backbone.safetensors"
-#: What features are kept as.
+#: Storage dtype of features.
 FEATURES_DTYPE = np.dtype("<f2")
-#: Members begin at multiples of this: numbers must be aligned in memory.
+#: Members start at multiples of this, so that numbers are aligned in memory.
 ALIGNMENT = 64
 
-#: A member's own header, its fixed part and the sizes in 64 bits that `force_zip64` adds to it.
+#: Length of a member's header: the fixed part, and the 64-bit sizes that `force_zip64` adds.
 _HEADER = 30 + 20
-#: Number of an extra field that readers pass over.
+#: ID of an extra field that readers ignore.
 _PADDING = 0xD935
 _BLOCK = 1 << 22
-#: Signature, and the lengths of the name and of the extra field, which precede a member's content.
+#: Signature, and the lengths of the name and of the extra field, before a member's content.
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 def load_features(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Open a features file; the features and pictures stay on disk.
+    """Open a features file; features and pictures stay on disk.
 
     Args:
-        name: what to call the dataset.
-        path: of the file.
-        options: of them `verify` reads the whole file and compares its checksums.
+        name: name for the dataset.
+        path: the features file.
+        options: uses `verify`, which reads the whole file and compares its checksums.
 
     Raises:
-        DataError: if it is damaged, or its parts do not fit together.
+        DataError: if it is damaged, or its parts do not match.
     """
     try:
         spec = read_feature_spec(path)
-        assert spec is not None, "the caller has looked"
+        assert spec is not None, "the caller has checked"
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
             content = _Content(spec, archive, file)
             if options.verify and (damaged := archive.testzip()) is not None:
-                raise DataError(f"{path}: {damaged} in it is damaged; embed the images anew")
+                raise DataError(f"{path}: {damaged} is damaged; embed the images again")
             if not content.has(WEIGHTS):
                 raise DataError(
-                    f"{path}: got features without the weights of their backbone ({WEIGHTS}), expected both: without them no "
-                    "model for images can come of it. Embed the images with momatch embed; for plain vectors there is "
-                    "MoMatchClassifier"
+                    f"{path}: got features without the weights of their backbone ({WEIGHTS}), expected both: a model for "
+                    "images needs them. Embed the images with momatch embed; for plain vectors use MoMatchClassifier"
                 )
             train = content.split("train", spec.num_views)
             test = content.split("test", 1) if content.has("test_labels.npy") else None
             dataset = Dataset(name, spec.class_names, train, test, spec)
     except (zipfile.BadZipFile, EOFError, OSError, KeyError, struct.error) as error:
-        raise DataError(f"{path}: cannot be read as a features file ({error}); embed the images anew") from error
+        raise DataError(f"{path}: cannot be read as a features file ({error}); embed the images again") from error
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{path}: {error}") from error
     report = LoadReport(str(path), cache=path)
     report.notes.append(
         f"features of {spec.dataset} by {spec.backbone}: 1 plain, {spec.weak_views} weak and {spec.strong_views} strong "
-        f"views of images of {spec.image_size[1]}x{spec.image_size[0]}"
+        f"views of {spec.image_size[1]}x{spec.image_size[0]} images"
     )
     return dataset, report
 
 
 def backbone_weights(spec: FeatureSpec) -> dict[str, Tensor]:
-    """The backbone's weights and buffers by name, checked by the archive's checksum.
+    """The backbone's weights and buffers by name, checked against the archive's checksum.
 
     Raises:
         DataError: if they cannot be read.
@@ -98,7 +97,7 @@ def backbone_weights(spec: FeatureSpec) -> dict[str, Tensor]:
         with zipfile.ZipFile(spec.path) as archive:
             return load(archive.read(WEIGHTS))
     except (zipfile.BadZipFile, KeyError, EOFError, OSError, SafetensorError) as error:
-        raise DataError(f"{spec.path}: {WEIGHTS} in it cannot be read ({error}); embed the images anew") from error
+        raise DataError(f"{spec.path}: {WEIGHTS} cannot be read ({error}); embed the images again") from error
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class _Content:
         return name in self.archive.namelist()
 
     def split(self, split: str, num_views: int) -> Split:
-        """One of the two splits, after a check that its parts fit together."""
+        """Read a split and check that its parts match."""
         with self.archive.open(f"{split}_labels.npy") as member:
             labels = np.lib.format.read_array(member, allow_pickle=False)
         n = len(labels)
@@ -130,13 +129,13 @@ class _Content:
         return Split(rows, torch.from_numpy(labels), tuple(map(str, files)))
 
     def mapped(self, name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Tensor:
-        """A member as a memory-mapped tensor; -1 in the expected `shape` stands for any size."""
+        """A member as a memory-mapped tensor; -1 in `shape` matches any size."""
         info = self.archive.getinfo(name)
-        # The archive's own record of a member names its beginning; how long the header there is, only that says.
+        # The archive's directory has the start of the member's header, but only the header itself has its length.
         self.file.seek(info.header_offset)
         signature, name_length, extra_length = _LOCAL_HEADER.unpack(self.file.read(_LOCAL_HEADER.size))
         if signature != b"PK\3\4" or info.compress_type != zipfile.ZIP_STORED:
-            raise DataError(f"{self.spec.path}: {name} in it is compressed or damaged; embed the images anew")
+            raise DataError(f"{self.spec.path}: {name} is compressed or damaged; embed the images again")
         self.file.seek(name_length + extra_length, 1)
         begin = self.file.tell()
         np.lib.format.read_magic(self.file)
@@ -151,11 +150,11 @@ class _Content:
 
 
 def write_archive(path: Path, members: Mapping[str, bytes | Path]) -> None:
-    """Write a zip archive of uncompressed members, each of which begins at a multiple of `ALIGNMENT`.
+    """Write a zip archive of uncompressed members, each starting at a multiple of `ALIGNMENT`.
 
     Args:
-        path: of the archive; it must not matter if it is left half-written.
-        members: name -> content, or the file that holds it.
+        path: a temporary path: after an error the file is incomplete.
+        members: name -> content, or a file with the content.
 
     Raises:
         OSError: if it cannot be written.
@@ -164,7 +163,7 @@ def write_archive(path: Path, members: Mapping[str, bytes | Path]) -> None:
         for name, content in members.items():
             info = zipfile.ZipInfo(name)
             info.external_attr = 0o644 << 16
-            # The padding has a header of four bytes itself.
+            # The padding field itself has a header of four bytes.
             begin = file.tell() + _HEADER + len(name.encode()) + 4
             padding = -begin % ALIGNMENT
             info.extra = struct.pack("<HH", _PADDING, padding) + bytes(padding)

@@ -1,4 +1,4 @@
-"""Labels spread over a graph of nearest neighbours: what the shape of the data says before a network has learned anything.
+"""Label propagation over a graph of nearest neighbours, which needs no trained network.
 
 w_ij = exp(-d_ij^2 / (s_i s_j)), s_i half the distance to the k-th neighbour; W made symmetric; S = D^-1/2 W D^-1/2
 F <- alpha S F + (1 - alpha) Y, Y the labels
@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 
-#: How far labels reach: the share that a sample takes from its neighbours in each round, and how many rounds there are.
+#: Weight of the neighbours in each round, and number of rounds.
 _ALPHA, _ROUNDS = 0.99, 200
 _BALANCING = 5
 
@@ -19,19 +19,19 @@ _BALANCING = 5
 def nearest_neighbors(
     table: Float64[np.ndarray, "N F"], count: int
 ) -> tuple[Float64[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
-    """Euclidean distances and rows of the `count` nearest other rows of each row; fewer where there are not so many."""
+    """Euclidean distances and row numbers of the `count` nearest other rows of each row (fewer if the table is small)."""
     count = min(count, len(table) - 1)
     if count == 0:
         return np.empty((len(table), 0)), np.empty((len(table), 0), dtype=np.int64)
-    # With its argument left out, kneighbors does not count a row as its own neighbour.
+    # Without an argument, kneighbors does not count a row as its own neighbour.
     distance, rows = NearestNeighbors(n_neighbors=count).fit(table).kneighbors()
     return distance.astype(np.float64), rows.astype(np.int64)
 
 
 def reach(distance: Float64[np.ndarray, "N k"], table: Float64[np.ndarray, "N F"]) -> float:
-    """Median distance to the last of the neighbours, as a share of the rows' distance from the origin (their root mean square).
+    """Median distance to the last neighbour, divided by the root mean square norm of the rows.
 
-    1 at most; 0 where there are no neighbours.
+    At most 1; 0 if there are no neighbours.
     """
     spread = float(np.sqrt(np.mean(np.sum(table**2, axis=1))))
     if spread == 0 or not distance.shape[1]:
@@ -45,19 +45,19 @@ def spread_labels(
     codes: Int64[np.ndarray, " N"],
     weight: Float64[np.ndarray, " N"],
 ) -> Float64[np.ndarray, "N K"]:
-    """Class probabilities of every row.
+    """Propagate labels to class probabilities of every row.
 
-    Each class has as much to give as any other, however many labels it has. What arrives is squared, which sharpens it, and
-    then balanced: the classes share the weight of all rows as they share that of the labels.
+    Every class starts with the same total amount, however many labels it has. The result is squared, which sharpens it, then
+    balanced so that each class has the same share of the rows' weight as of the labels' weight.
 
     Args:
         distance: to the nearest neighbours of each row, ascending.
-        neighbors: which rows those are.
+        neighbors: row numbers of the neighbours.
         codes: class numbers, -1 for unlabelled; every class has a label.
-        weight: of each row.
+        weight: weight of each row.
 
     Returns:
-        Probabilities; the label's own for a labelled row, and all alike where no label reaches.
+        Probabilities: one-hot for labelled rows, uniform for rows that no label reaches.
     """
     labeled = np.flatnonzero(codes >= 0)
     one_hot = np.eye(codes.max() + 1)[codes[labeled]]  # (m, K)
@@ -77,7 +77,7 @@ def spread_labels(
 def _balance(
     amounts: Float64[np.ndarray, "N K"], weight: Float64[np.ndarray, " N"], prior: Float64[np.ndarray, " K"]
 ) -> Float64[np.ndarray, "N K"]:
-    """Rows that sum to 1, columns whose weighted mean is about `prior`: a few rounds of Sinkhorn's iteration, rows last."""
+    """A few Sinkhorn iterations, rows last: rows sum to 1, and the weighted mean of the columns is about `prior`."""
     share = weight / weight.sum()
     for _ in range(_BALANCING):
         rows = _normalize(amounts)
@@ -94,7 +94,7 @@ def _normalize(amounts: Float64[np.ndarray, "N K"]) -> Float64[np.ndarray, "N K"
 
 def _affinity(distance: Float64[np.ndarray, "N k"], neighbors: Int64[np.ndarray, "N k"]) -> sparse.csr_array:
     n, k = distance.shape
-    # Where k rows or more lie in one place their distance is 0; any tiny scale makes them equals and others strangers.
+    # With k or more duplicate rows the distance is 0; a tiny scale connects them to each other and to nothing else.
     scale = np.maximum(0.5 * distance[:, -1], np.finfo(np.float64).tiny ** 0.25)
     weight = np.exp(-((distance / scale[:, None]) * (distance / scale[neighbors])))
     directed = sparse.csr_array((weight.ravel(), neighbors.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))

@@ -1,4 +1,4 @@
-"""A list of image files with labels, from a folder or a manifest, to a dataset."""
+"""Make a dataset from a list of labelled image files, found in a folder or a manifest."""
 
 import hashlib
 import os
@@ -24,15 +24,15 @@ class ImageFiles:
 
     Attributes:
         source: the folder or manifest, as the user named it.
-        root: the folder that `paths` are relative to.
+        root: directory that `paths` are relative to.
         class_names: label k is ``class_names[k]``.
-        paths: one a row.
-        labels: (N,), -1 where unlabelled.
-        num_train: how many rows are for training.
+        paths: one per row.
+        labels: (N,), -1 for unlabelled.
+        num_train: number of training rows.
         digest: of names, sizes and modification times, independent of their order.
-        lines: the manifest line of each row; empty for a folder.
-        skipped: what could not be used so far.
-        ignored: how many files are no images by their extension.
+        lines: manifest line of each row; empty for a folder.
+        skipped: files and rows that could not be used so far.
+        ignored: number of files without an image extension.
     """
 
     source: str
@@ -47,19 +47,19 @@ class ImageFiles:
     ignored: int = 0
 
     def name(self, row: int) -> str:
-        """How to name the file of `row` to the user."""
+        """Name of the file of `row` in messages."""
         path = self.paths[row]
         return f"line {self.lines[row]}: {path}" if self.lines else path
 
 
 def file_digest(path: str, stat: os.stat_result) -> int:
-    """A number that changes with the file's name, size or modification time; sums of it do not depend on the order."""
+    """A number that changes with the file's name, size or modification time; add them up for a set of files."""
     text = f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
 
 
 def class_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Class names in label order: sorted, and by value where all are whole numbers, so that class "10" does not precede "2"."""
+    """Class names in label order: sorted; by value if all are integers, so that "2" comes before "10"."""
     ordered = sorted(set(names))
     if all(name.isascii() and name.isdigit() for name in ordered):
         ordered.sort(key=int)
@@ -67,29 +67,21 @@ def class_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_class_labels(source: str, class_names: tuple[str, ...], labels: Int64[Tensor, " N"]) -> None:
-    """Refuse class names that do not fit the training labels: repeated, fewer than two, or without a label.
-
-    Raises:
-        DataError: naming the classes.
-    """
+    """Raise `DataError` if class names are repeated, fewer than two, or have no training label."""
     if len(set(class_names)) < len(class_names):
-        raise DataError(f"{source}: class_names: got {', '.join(class_names)}, expected each name once")
+        raise DataError(f"{source}: class_names: got {', '.join(class_names)}, expected no repeats")
     check_classes(source, class_names)
-    present = set(labels.tolist())  # a number out of range is `Dataset`'s to refuse
+    present = set(labels.tolist())  # `Dataset` rejects labels out of range
     empty = [name for k, name in enumerate(class_names) if k not in present]
     if empty:
         raise DataError(
-            f"{source}: labels: got none of class {', '.join(empty[:10])}, expected at least one label of every class; "
+            f"{source}: labels: got none of class {', '.join(empty[:10])}, expected at least one label per class; "
             "number the classes from 0 without gaps"
         )
 
 
 def check_classes(source: str, class_names: tuple[str, ...]) -> None:
-    """Refuse data with fewer than two classes.
-
-    Raises:
-        DataError: naming the class that there is.
-    """
+    """Raise `DataError` if there are fewer than two classes."""
     if len(class_names) < 2:
         raise DataError(
             f"{source}: got {len(class_names)} class ({', '.join(class_names) or 'no labelled images'}), expected at least two"
@@ -97,15 +89,15 @@ def check_classes(source: str, class_names: tuple[str, ...]) -> None:
 
 
 def hold_out(files: ImageFiles, options: LoadOptions) -> None:
-    """Move `test_fraction` of the labelled rows of each class behind the training rows, chosen by `test_seed`.
+    """Turn `test_fraction` of the labelled rows of each class into test rows, drawn by `test_seed`.
 
     Raises:
-        DataError: if there are test rows already, or a class would have no row left on one side.
+        DataError: if there are already test rows, or a class would have no training or no test rows.
     """
     if options.test_fraction == 0.0:
         return
     if files.num_train < len(files.paths):
-        raise DataError(f"{files.source}: got both test images and test_fraction, expected one of them; leave one out")
+        raise DataError(f"{files.source}: got both test images and test_fraction, expected only one of them; drop one")
     is_test = np.zeros(len(files.paths), bool)
     for k, class_name in enumerate(files.class_names):
         members = np.flatnonzero(files.labels == k)
@@ -125,10 +117,10 @@ def hold_out(files: ImageFiles, options: LoadOptions) -> None:
 
 
 def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Decode `files` (or open the cache of an earlier time) and make a dataset of them.
+    """Decode `files`, or open them from the cache, and make a dataset.
 
     Raises:
-        DataError: on mixed sizes without `size`, too many unreadable files, or a class that loses all its images.
+        DataError: on mixed sizes without `size`, too many unreadable files, or a class without readable images.
     """
     hold_out(files, options)
     order = hashlib.sha256("\0".join(files.paths).encode("utf-8", "surrogateescape")).hexdigest()
@@ -161,7 +153,7 @@ def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Data
 
 
 def _check_skipped(report: LoadReport, total: int, options: LoadOptions) -> None:
-    """The limit once more, for a cache that was built under a laxer one; and a warning."""
+    """Check the limit again, since the cache may have been built under a laxer one; record a warning."""
     if not report.skipped:
         return
     limit = options.skip_limit(total)

@@ -1,4 +1,4 @@
-"""`load_dataset`: a dataset by its name or by its path."""
+"""`load_dataset`: load a dataset by name or path."""
 
 import difflib
 import warnings
@@ -29,7 +29,7 @@ _ARRAYS = frozenset({"size"})
 _ON_DISK = _ARRAYS | {"verify"}
 _FILES = frozenset({"size", "strict", "max_skipped", "test_fraction", "test_seed"})
 
-#: Name -> its loader and the options that mean something to it.
+#: Name -> loader, and the options it supports.
 BY_NAME: dict[str, tuple[_Loader, frozenset[str]]] = {
     "digits": (load_digits, _ARRAYS),
     "mnist": (load_idx, _ON_DISK),
@@ -41,7 +41,7 @@ BY_NAME: dict[str, tuple[_Loader, frozenset[str]]] = {
     "stl10": (load_stl10, _ON_DISK | {"drop_test_duplicates"}),
 }
 
-#: File extension -> the same; "" is a folder.
+#: The same by file extension; "" is a folder.
 BY_EXTENSION: dict[str, tuple[_Loader, frozenset[str]]] = {
     "": (load_folder, _FILES | {"unlabeled_folders", "test_folder"}),
     ".csv": (load_manifest, _FILES),
@@ -50,7 +50,7 @@ BY_EXTENSION: dict[str, tuple[_Loader, frozenset[str]]] = {
     ".npz": (load_npz, _ARRAYS),
 }
 
-#: The same for an .npz that ``momatch embed`` made.
+#: The same for an .npz written by ``momatch embed``.
 _FEATURES: tuple[_Loader, frozenset[str]] = (load_features, frozenset({"verify"}))
 
 
@@ -60,19 +60,19 @@ def load_dataset(name_or_path: str | Path, data_dir: str | Path | None = None, *
     Args:
         name_or_path: ``digits``, ``mnist``, ``fashion-mnist``, ``kmnist``, ``cifar10``, ``cifar100``, ``svhn`` or ``stl10``;
             or the path of an image folder, a .csv or .parquet manifest, or an .npz file of images or of features
-            (``momatch embed``). A path that looks like a name is written ``./mnist``.
-        data_dir: where known datasets are looked for and downloaded to; default: ``$MOMATCH_DATA`` or the user's cache folder.
+            (``momatch embed``). Write a path that looks like a name as ``./mnist``.
+        data_dir: directory of known datasets and downloads; default: ``$MOMATCH_DATA``, or the user cache directory.
         **options: see `LoadOptions`.
 
     Returns:
         uint8 images (N, C, H, W), int64 labels with -1 for unlabelled, class names and a test split. Images decoded from files
-        are memory-mapped from the cache. From a features file float16 features (N, V, F), memory-mapped, in place of images.
+        are memory-mapped from the cache. A features file gives memory-mapped float16 features (N, V, F) instead of images.
 
     Raises:
-        DataError: if the data cannot be used: what was found, what was expected, what to do.
+        DataError: if the data cannot be used.
 
     Warns:
-        DataWarning: if part of the data was skipped, or a known dataset is not the whole official one.
+        DataWarning: if part of the data was skipped, or a known dataset is incomplete.
     """
     known = {option.name for option in fields(LoadOptions)}
     for option in options.keys() - known:
@@ -88,7 +88,7 @@ def load_dataset(name_or_path: str | Path, data_dir: str | Path | None = None, *
 def load_with_report(
     name_or_path: str | Path, data_dir: str | Path | None = None, options: LoadOptions | None = None
 ) -> tuple[Dataset, LoadReport]:
-    """As `load_dataset`, but with the account of what was skipped and converted instead of warnings.
+    """Like `load_dataset`, but returns a report of what was skipped and converted instead of warning.
 
     Raises:
         DataError: if the data cannot be used.
@@ -106,7 +106,7 @@ def load_with_report(
         raise DataError(unknown_name(name))
     load, used = _of_path(path)
     options.refuse_unused(name, used)
-    # A folder may be called like a known dataset, whose official statistics it must not be given.
+    # A folder named like a known dataset must not get that dataset's official statistics.
     dataset, report = load(f"./{path.name}" if path.name in BY_NAME else path.name, path, options)
     return _resized(dataset, options.size), report
 
@@ -114,22 +114,23 @@ def load_with_report(
 def _of_path(path: Path) -> tuple[_Loader, frozenset[str]]:
     extension = "" if path.is_dir() else path.suffix.lower()
     if extension not in BY_EXTENSION or (path.is_file() and not extension):
-        raise DataError(f"{path}: got a {extension or 'nameless'} file, expected a folder, .csv, .parquet or .npz")
+        found = f"a {extension} file" if extension else "a file without extension"
+        raise DataError(f"{path}: got {found}, expected a folder, .csv, .parquet or .npz")
     return BY_EXTENSION[extension] if read_feature_spec(path) is None else _FEATURES
 
 
 def takes_size(name: str) -> bool:
-    """Whether `name` is a path whose images can be brought to a size when they are loaded; what is not there cannot.
+    """Whether `name` is an existing path whose loader accepts a size.
 
     Raises:
-        DataError: if it is a file of another kind.
+        DataError: if it is an unsupported file.
     """
     path = Path(name).expanduser()
     return name not in BY_NAME and path.exists() and "size" in _of_path(path)[1]
 
 
 def _resized(dataset: Dataset, size: int | None) -> Dataset:
-    """The dataset with images of size x size, where they are not: files were decoded to it, arrays have a size of their own."""
+    """The dataset with images of size x size; files are already decoded to it, arrays are stretched."""
     if size is None:
         return dataset
 
@@ -141,14 +142,14 @@ def _resized(dataset: Dataset, size: int | None) -> Dataset:
 
 
 def unknown_name(name: str) -> str:
-    """What to say of a name that is no dataset's and no path, with what may have been meant."""
+    """Error message for an unknown dataset name, with a suggestion."""
     close = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{name!r} is neither a known dataset ({', '.join(BY_NAME)}) nor a path that exists{hint}"
 
 
 def _compare_with_official(dataset: Dataset, report: LoadReport, options: LoadOptions) -> None:
-    """Say so if a known dataset has another number of images than the official one: a subset, or an incomplete copy."""
+    """Warn if a known dataset has a different number of images than the official one."""
     known = KNOWN[dataset.name]
     got = len(dataset.train), len(dataset.test) if dataset.test is not None else 0
     expected = known.num_train, known.num_test

@@ -1,9 +1,8 @@
-"""Find a known dataset in the data directory, or bring it there.
+"""Find a known dataset in the data directory, or download it.
 
-Files come from their official sites by pooch, which downloads to a temporary name, compares the checksum and only then gives
-the file its name, so half a file is never taken for a whole one; but it forgets what a broken transfer had already brought.
-`ResumingDownloader` keeps that in ``NAME.part`` and asks the server for the rest (HTTP Range). A server that does not know
-ranges sends the whole file again. Nothing here imports torch.
+pooch downloads a file to a temporary name, checks the checksum and then renames it, so a partial file is never mistaken for a
+complete one. It does not resume; `ResumingDownloader` does: it keeps partial downloads in ``NAME.part`` and requests the rest
+(HTTP Range). A server without range support sends the whole file again. Nothing here imports torch.
 """
 
 import os
@@ -18,24 +17,24 @@ from platformdirs import user_cache_dir
 from momatch.data.catalog import KNOWN, Layout, RemoteFile
 from momatch.data.report import DataError, LoadOptions, examples
 
-#: Small, because what a broken transfer brought of its last block is lost.
+#: Small, because an interrupted transfer loses its last block.
 _BLOCK = 1 << 14
 _PARTIAL_CONTENT = 206
 _RANGE_NOT_SATISFIABLE = 416
 
 
 def cache_root(cache_dir: str | Path | None = None) -> Path:
-    """The cache folder: `cache_dir`, else ``$MOMATCH_CACHE``, else the user's cache folder of the system."""
+    """The cache directory: `cache_dir`, else ``$MOMATCH_CACHE``, else the user cache directory."""
     return Path(cache_dir or os.environ.get("MOMATCH_CACHE") or user_cache_dir("momatch", appauthor=False))
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
-    """The folder of known datasets: `data_dir`, else ``$MOMATCH_DATA``, else ``datasets`` in the cache folder."""
+    """The directory of known datasets: `data_dir`, else ``$MOMATCH_DATA``, else ``datasets`` in the cache directory."""
     return Path(data_dir or os.environ.get("MOMATCH_DATA") or cache_root() / "datasets")
 
 
 def member_path(folder: Path, member: str) -> Path | None:
-    """Where `member` lies in `folder`, plain or gzipped; None if it is not there."""
+    """Path of `member` in `folder`, plain or gzipped; None if it does not exist."""
     for name in (member, f"{member}.gz"):
         if (folder / name).is_file():
             return folder / name
@@ -43,15 +42,18 @@ def member_path(folder: Path, member: str) -> Path | None:
 
 
 def is_at_hand(name: str, data_dir: Path) -> bool:
-    """Whether a known dataset can be loaded without a download: its files are there, or it has none."""
+    """Whether a known dataset can be loaded without a download."""
     return not KNOWN[name].layouts or find(name, data_dir) is not None
 
 
 def find(name: str, data_dir: Path) -> tuple[Layout, Path] | None:
-    """The first layout of dataset `name` whose files are all in `data_dir` (or are `data_dir` itself), and its folder.
+    """The first layout of dataset `name` whose files all exist in a folder of `data_dir`, or in `data_dir` itself.
 
-    Several datasets share their file names (MNIST and its relatives): then `data_dir` itself counts only if it is called like
-    one of the layout's folders, or clothes would be taken for digits.
+    MNIST and its relatives share their file names. For these, `data_dir` itself counts only if it is named like one of the
+    layout's folders; otherwise Fashion-MNIST could be read as MNIST.
+
+    Returns:
+        The layout and the folder; None if not found.
     """
     for layout in KNOWN[name].layouts:
         folders = [data_dir / folder for folder in layout.folders]
@@ -69,19 +71,19 @@ def _is_shared(name: str, layout: Layout) -> bool:
 
 
 def obtain(name: str, data_dir: Path, options: LoadOptions, extra: tuple[RemoteFile, ...] = ()) -> tuple[Layout, Path]:
-    """Find dataset `name`, downloading and unpacking what is missing.
+    """Find dataset `name`, downloading and unpacking missing files.
 
     Args:
         name: a key of `KNOWN`.
-        data_dir: where to look and where to download to.
-        options: `download`, `verify` and `progress` count here.
-        extra: further files wanted beside the layout's own.
+        data_dir: where to look and to download to.
+        options: uses `download`, `verify` and `progress`.
+        extra: additional files to get.
 
     Returns:
         The layout and its folder.
 
     Raises:
-        DataError: if a file is missing and cannot be fetched, or has the wrong checksum.
+        DataError: if a file is missing and cannot be downloaded, or has the wrong checksum.
     """
     found = find(name, data_dir)
     if found is None:
@@ -100,7 +102,7 @@ def _bring(layout: Layout, data_dir: Path, options: LoadOptions) -> Path:
     home = data_dir / layout.folders[0]
     archives = [remote for remote in layout.remote if remote.is_archive]
     if not archives:
-        # A layout of single files: fetch those that are not there yet.
+        # A layout of single files: fetch only the missing ones.
         members = zip(layout.remote, layout.members, strict=True)
         missing = [remote for remote, member in members if member_path(home, member) is None]
         for i, remote in enumerate(missing):
@@ -110,7 +112,7 @@ def _bring(layout: Layout, data_dir: Path, options: LoadOptions) -> Path:
         absent = [member for member in layout.members if member_path(home, member) is None]
         raise DataError(
             f"{home} is incomplete, these files are missing:\n{examples(absent)}\n"
-            "Complete the folder, or remove it to have the archive unpacked again"
+            "Add them, or delete the folder to have the archive unpacked again"
         )
     for remote in archives:
         unpack(fetch(remote, data_dir, download=options.download, progress=options.progress), home)
@@ -118,43 +120,45 @@ def _bring(layout: Layout, data_dir: Path, options: LoadOptions) -> Path:
 
 
 def unpack(archive: Path, home: Path) -> None:
-    """Unpack the folder named like `home` from `archive`; `home` appears whole or not at all.
+    """Unpack the folder named like `home` from `archive`, atomically.
 
     Raises:
-        DataError: if the archive is broken or holds no such folder.
+        DataError: if the archive is damaged or has no such folder.
     """
     scratch = Path(tempfile.mkdtemp(prefix=f"{home.name}.part-", dir=archive.parent))
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(scratch, filter="data")
         if not (scratch / home.name).is_dir():
-            raise DataError(f"{archive}: got no folder {home.name!r} inside, expected the official archive")
+            raise DataError(
+                f"{archive}: got an archive with no folder {home.name!r} inside, expected the official archive"
+            )
         home.parent.mkdir(parents=True, exist_ok=True)
         os.replace(scratch / home.name, home)
     except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{archive}: cannot be unpacked ({error}); remove it and fetch it again") from error
+        raise DataError(f"{archive}: cannot be unpacked ({error}); delete it and download it again") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _verify(layout: Layout, folder: Path, extra: tuple[RemoteFile, ...]) -> None:
-    """Compare the files that the catalog has checksums of; an archive is looked for beside its unpacked folder."""
+    """Check files against the catalog's checksums; an archive is expected next to its unpacked folder."""
     for remote in (*layout.remote, *extra):
         path = folder.parent / remote.name if remote.is_archive else folder / remote.name
         if not path.exists():
             raise DataError(
-                f"verify: {path} is not there, and only it has an official checksum; put it there or leave verify out"
+                f"verify: {path} is missing, and only it has an official checksum; put it there, or drop verify"
             )
         check_md5(path, remote)
     if not layout.remote:
-        raise DataError(f"verify: there are no official checksums for the layout of {folder}; leave verify out")
+        raise DataError(f"verify: there are no official checksums for the layout of {folder}; drop verify")
 
 
 class ResumingDownloader:
-    """A pooch downloader that goes on where an earlier transfer of the same file ended.
+    """A pooch downloader that resumes an interrupted transfer.
 
     Args:
-        part: what has arrived so far; handed to pooch when it is whole.
+        part: file for the partial download; passed to pooch when complete.
         progress: show a progress bar.
     """
 
@@ -163,7 +167,7 @@ class ResumingDownloader:
         self.progress = progress
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
-        """Bring the rest of `url` and give it to pooch as `output_file`; a transfer that breaks off is taken up again."""
+        """Download the rest of `url` to `output_file`, retrying while a broken transfer makes progress."""
         import requests
 
         while True:
@@ -172,7 +176,7 @@ class ResumingDownloader:
                 self._transfer(url)
                 break
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
-                # Worth another try only if something arrived; otherwise the network is down.
+                # Retry only if something arrived; otherwise the network is down.
                 if self._held() <= before:
                     raise
         os.replace(self.part, output_file)
@@ -189,7 +193,7 @@ class ResumingDownloader:
         headers = {"Range": f"bytes={held}-"} if held else {}
         with requests.get(url, headers=headers, stream=True, timeout=30) as response:
             if response.status_code == _RANGE_NOT_SATISFIABLE:
-                # Nothing is left to send: the part is whole, or wrong. The checksum tells which.
+                # Nothing left to send: the part is complete or wrong, which the checksum will tell.
                 return
             response.raise_for_status()
             resumed = response.status_code == _PARTIAL_CONTENT
@@ -211,35 +215,31 @@ class ResumingDownloader:
 
 
 def check_md5(path: Path, remote: RemoteFile) -> None:
-    """Compare a file with its official checksum.
-
-    Raises:
-        DataError: naming the file, the expected and the found checksum.
-    """
+    """Raise `DataError` if a file does not have its official checksum."""
     import pooch
 
     got = pooch.file_hash(str(path), alg="md5")
     if got != remote.md5:
         raise DataError(
             f"wrong checksum: {path} has MD5 {got}, expected {remote.md5}. The file is damaged, incomplete or another "
-            f"version; remove it and fetch {remote.url} again"
+            f"version; delete it and download {remote.url} again"
         )
 
 
 def fetch(
     remote: RemoteFile, folder: Path, *, download: bool, progress: bool, others: Sequence[RemoteFile] = ()
 ) -> Path:
-    """The path of `remote` in `folder`: the file that is there if its checksum is right, else downloaded.
+    """The path of `remote` in `folder`, after downloading it if it does not exist.
 
     Args:
-        remote: what is wanted.
-        folder: where it is, or goes to.
-        download: False to refuse instead of downloading.
+        remote: the file to get.
+        folder: its directory.
+        download: if False, raise an error instead of downloading.
         progress: show a progress bar.
-        others: what will be wanted next; named too when `remote` cannot be fetched.
+        others: files needed next; listed in the error if `remote` cannot be downloaded.
 
     Raises:
-        DataError: if the checksum is wrong, or if the file cannot be downloaded: which file to fetch and where to put it.
+        DataError: if the checksum is wrong, or the file cannot be downloaded; says what to download and where to put it.
     """
     import pooch
     import requests
@@ -249,9 +249,9 @@ def fetch(
         check_md5(path, remote)
         return path
     wanted = (f"  {file.url} (about {file.megabytes} MB, MD5 {file.md5})" for file in (remote, *others))
-    by_hand = "\n".join([f"Fetch by other means and put into {folder.absolute()}, then try again:", *wanted])
+    by_hand = "\n".join([f"Download by hand and put into {folder.absolute()}, then try again:", *wanted])
     if not download:
-        raise DataError(f"{remote.name} is not there and download is off. {by_hand}")
+        raise DataError(f"{remote.name} is missing and download is off. {by_hand}")
     folder.mkdir(parents=True, exist_ok=True)
     downloader = ResumingDownloader(path.with_name(path.name + ".part"), progress)
     try:
@@ -259,13 +259,13 @@ def fetch(
     except requests.RequestException as error:
         raise DataError(f"cannot download {remote.name}: {_cause(error)}. {by_hand}") from error
     except ValueError as error:
-        # pooch's own message gives the file, the expected and the found checksum.
+        # pooch's message has the file and both checksums.
         raise DataError(f"wrong checksum of the downloaded {remote.name}: {error} {by_hand}") from error
     return path
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost reason of a chain of network errors, in a few words."""
+    """The innermost cause in a chain of network errors."""
     while error.args and isinstance(error.args[0], BaseException):
         error = error.args[0]
     inner = getattr(error, "reason", None)

@@ -2,16 +2,17 @@
 
 Two stages, both exact (no hashing buckets that a small change can miss):
 
-1. Candidates: each image is averaged to 8x8 gray, made zero-mean and of unit length; the product of two such descriptors is
-   their correlation. One matrix product a block compares everything with everything. Smooth scenes such as sky look alike at
-   this scale, so this stage alone is far too generous.
-2. Confirmation: the fine detail of a candidate and its reference (the image minus its local mean, divided by its local
-   contrast, so that one strong edge such as a horizon does not decide) is correlated at the best shift of a few pixels.
-   Different pictures have unrelated detail, whatever their layout; that of duplicates correlates.
+1. Candidates: each image is averaged to 8x8 gray, then made zero-mean and unit-length; the product of two such descriptors is
+   their correlation. One matrix product per block compares all pairs. Smooth scenes such as sky look alike at this scale, so
+   this stage alone gives far too many matches.
+2. Confirmation: the fine detail of a candidate and its reference is correlated at the best shift of a few pixels. Detail is the
+   image minus its local mean, divided by its local contrast, so that a single strong edge such as a horizon does not dominate.
+   The detail of duplicates correlates; that of different pictures does not, even with the same layout.
 
-Chosen on CIFAR-10's test images, which hold duplicates of each other: of 17,399 pairs with a similar layout (0.85) all 34 above
-0.55 show the same picture, and different pictures begin at 0.52. Of pictures recompressed (JPEG 40), noisy (8 gray levels),
-brightened, resized by 0.75 or cropped by 6 %, 99 % lie above 0.62. A shift by 3 % of the width is found, by 6 % mostly not.
+The thresholds were chosen on CIFAR-10's test images, which contain duplicates: of 17,399 pairs with a similar layout (0.85),
+all 34 above 0.55 show the same picture, and the best pair of different pictures has 0.52. Of pictures recompressed (JPEG 40),
+noisy (8 gray levels), brightened, resized by 0.75 or cropped by 6 %, 99 % are above 0.62. Shifts by 3 % of the width are found,
+by 6 % mostly not.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from momatch.console.progress import CountProgress
 
-#: Correlation of the 8x8 layouts that makes a pair a candidate; a shift by 3 of 96 pixels leaves this much.
+#: Correlation of the 8x8 layouts that makes a pair a candidate; a shift by 3 of 96 pixels still reaches it.
 LAYOUT_THRESHOLD = 0.8
 #: Correlation of the fine detail that confirms a candidate.
 DETAIL_THRESHOLD = 0.55
@@ -31,7 +32,7 @@ _LAYOUT = 8
 _DETAIL = 32
 _MAX_SHIFT = 2
 _CANDIDATES = 16
-#: Gray levels of contrast below which detail counts less: compression noise in flat regions.
+#: Contrast in gray levels below which detail counts less: it is compression noise in flat regions.
 _CONTRAST_FLOOR = 6.0
 _BLOCK = 2048
 
@@ -41,13 +42,13 @@ def _gray(images: UInt8[Tensor, "n C H W"]) -> Float32[Tensor, "n 1 H W"]:
 
 
 def layout_descriptors(images: UInt8[Tensor, "n C H W"]) -> Float32[Tensor, "n d"]:
-    """Zero-mean, unit-length 8x8 gray layouts; zero for an image of one colour."""
+    """Zero-mean, unit-length 8x8 gray layouts; zero for a uniform image."""
     cells = F.adaptive_avg_pool2d(_gray(images), _LAYOUT).flatten(1)
     return F.normalize(cells - cells.mean(dim=1, keepdim=True), dim=1)
 
 
 def _detail(images: UInt8[Tensor, "n C H W"]) -> Float32[Tensor, "n s s"]:
-    """Fine detail of each image, at most 32 pixels wide: minus the mean of 5x5, divided by the contrast of 7x7 surroundings."""
+    """Fine detail at up to 32 x 32 pixels: the image minus its 5x5 mean, divided by its 7x7 contrast."""
     small = F.adaptive_avg_pool2d(_gray(images), min(_DETAIL, *images.shape[2:]))
     detail = small - F.avg_pool2d(small, 5, stride=1, padding=2, count_include_pad=False)
     contrast = F.avg_pool2d(detail.square(), 7, stride=1, padding=3, count_include_pad=False).sqrt()
@@ -56,7 +57,7 @@ def _detail(images: UInt8[Tensor, "n C H W"]) -> Float32[Tensor, "n s s"]:
 
 @dataclass(frozen=True)
 class _References:
-    """What is known of the references: layouts, spectra of their detail, and the detail's length inside each shifted window."""
+    """References: layouts, spectra of their detail, and the norm of the detail in each shifted window."""
 
     layouts: Float32[Tensor, "M d"]
     spectra: Complex64[Tensor, "M s r"]
@@ -76,12 +77,12 @@ class _References:
 
 
 def _templates(images: UInt8[Tensor, "n C H W"]) -> Complex64[Tensor, "n s r"]:
-    """Conjugate spectra of the images' inner detail, of unit length: what is moved over a reference."""
+    """Conjugate spectra of the unit-length inner detail of each image, to be shifted over a reference."""
     detail = _detail(images)
     side = detail.shape[-1]
     inner = detail[:, _MAX_SHIFT : side - _MAX_SHIFT, _MAX_SHIFT : side - _MAX_SHIFT]
     unit = F.normalize(inner.flatten(1), dim=1).view_as(inner)
-    # Padded to the reference's size, so that none of the few shifts wraps around.
+    # Padded to the reference's size, so that the shifts do not wrap around.
     spectra: Tensor = torch.fft.rfft2(unit, s=(side, side))
     return spectra.conj()
 
@@ -105,13 +106,13 @@ def find_near_duplicates(
     """Which of `images` are near-duplicates of one of `references`, or of its mirror image.
 
     Args:
-        images: may be memory-mapped; read in blocks.
-        references: compared with every one of `images`.
-        detail_threshold: see the module's docstring; higher finds fewer.
+        images: read in blocks; may be memory-mapped.
+        references: images to compare all `images` with.
+        detail_threshold: see the module docstring; higher finds fewer.
         progress: show a progress bar.
 
     Returns:
-        (N,) true for near-duplicates, and (N,) the reference each one matches best, -1 for none.
+        (N,) true for near-duplicates, and (N,) the best matching reference, -1 for none.
     """
     known = [_References.of(references, mirror=mirror) for mirror in (False, True)]
     match = torch.full((len(images),), -1, dtype=torch.int64)
@@ -133,7 +134,7 @@ def _confirm(
     best: Float32[Tensor, " n"],
     match: Int64[Tensor, " n"],
 ) -> None:
-    """Raise `best` and set `match`, in place, for each image whose detail a candidate confirms with more than `best`."""
+    """Update `best` and `match` in place for each image that correlates with a candidate by at least `best`."""
     similarity = layouts @ known.layouts.T
     top = similarity.topk(min(_CANDIDATES, similarity.shape[1]), dim=1)
     rows, ranks = (top.values >= LAYOUT_THRESHOLD).nonzero(as_tuple=True)
@@ -142,7 +143,7 @@ def _confirm(
         reference = top.indices[row, ranks[start : start + _BLOCK]]
         score = _correlate(templates[row], known.spectra[reference], known.lengths[reference])
         passed = score >= best[row]
-        # Few pairs pass: a loop over them, because an image may pass with several references.
+        # A loop, because an image may pass with several references; few pairs get here.
         for i, j, value in zip(*(part[passed].tolist() for part in (row, reference, score)), strict=True):
             if value >= best[i]:
                 best[i], match[i] = value, j

@@ -1,4 +1,4 @@
-"""What a loader is told and what it tells: options; errors, warnings and a count of everything it skipped or converted."""
+"""Loader options, errors and warnings, and the report of everything a loader skipped or converted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -6,15 +6,14 @@ from pathlib import Path
 
 
 class DataError(ValueError):
-    """The data cannot be used as they are; the message says what was found, what was expected and what to do.
+    """The data cannot be used; the message says what was found, what was expected and what to do.
 
-    What can be done with an option of `load_dataset` stands apart from the message, because not every caller has that option,
-    and some call it otherwise: `renamed` tells it as they do.
+    Remedies that use an option of `load_dataset` are kept apart from the message, because callers may lack that option or name
+    it differently; see `renamed`.
 
     Args:
         message: got, expected, what to do.
-        remedies: option of `load_dataset` -> what it would do here, with {} for its name: ", or raise {}". They follow the
-            message.
+        remedies: option of `load_dataset` -> text appended to the message, with {} for the option's name: ", or raise {}".
     """
 
     def __init__(self, message: str, remedies: Mapping[str, str] | None = None) -> None:
@@ -22,25 +21,25 @@ class DataError(ValueError):
         super().__init__(message + "".join(text.format(option) for option, text in self.remedies.items()))
 
     def renamed(self, names: Mapping[str, str]) -> "DataError":
-        """The error for a caller that has these options alone.
+        """The error for a caller with its own option names; other remedies are dropped.
 
         Args:
-            names: option of `load_dataset` -> what the caller calls it.
+            names: option of `load_dataset` -> the caller's name for it.
         """
         return DataError(self.message, {names[key]: text for key, text in self.remedies.items() if key in names})
 
 
 class DataWarning(UserWarning):
-    """The data was used, but not all of it or not as it stands on disk; the message says what and how much."""
+    """Some of the data was skipped or changed; the message says what and how much."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file or manifest row that was left out.
+    """A skipped file or manifest row.
 
     Attributes:
-        name: the file (and its manifest line, where there is one).
-        reason: why.
+        name: the file, with its manifest line if any.
+        reason: why it was skipped.
     """
 
     name: str
@@ -56,12 +55,12 @@ class LoadReport:
 
     Attributes:
         source: the folder or file the data was read from.
-        skipped: files and rows that could not be used, with the reason.
-        conversions: how many images went through each stated conversion (``16-bit to 8-bit``, ...).
-        ignored: how many files are no images by their extension, and were not looked at.
-        warnings: what the user should know before trusting the data; `load_dataset` warns of each.
+        skipped: files and rows that could not be used.
+        conversions: number of images per conversion (``16-bit to 8-bit``, ...).
+        ignored: number of files without an image extension; they were not opened.
+        warnings: what the user should know before trusting the data; `load_dataset` issues them as warnings.
         notes: what was done on request (duplicates dropped, ...).
-        cache: the folder that holds the decoded images, or None if they are in memory.
+        cache: where the data is memory-mapped from, or None if it is in memory.
     """
 
     source: str
@@ -74,7 +73,7 @@ class LoadReport:
 
 
 def examples(items: list[str] | list[Skipped], most: int = 5) -> str:
-    """The first few of `items`, one a line, and how many more there are."""
+    """The first few of `items`, one per line, and how many more there are."""
     lines = [f"  {item}" for item in items[:most]]
     if len(items) > most:
         lines.append(f"  ... and {len(items) - most} more")
@@ -83,24 +82,24 @@ def examples(items: list[str] | list[Skipped], most: int = 5) -> str:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Options of `load_dataset`. An option that means nothing to the dataset at hand is refused, not ignored.
+    """Options of `load_dataset`. Options that do not apply to the dataset are an error.
 
     Attributes:
-        download: fetch a known dataset that is not there yet.
-        verify: compare files that are already there with the official checksums (known datasets).
-        cache_dir: where decoded images are kept; default: ``$MOMATCH_CACHE`` or the user's cache folder.
+        download: download a known dataset that is missing.
+        verify: check existing files of a known dataset against the official checksums.
+        cache_dir: cache for decoded images; default: ``$MOMATCH_CACHE``, or the user cache directory.
         progress: show progress bars on standard error.
-        workers: decoding processes; default: one a core.
-        size: side of the images in pixels. Of files, the shorter side is resized to it and the centre cropped to a square;
-            arrays and known datasets are stretched to it.
-        strict: refuse the dataset at the first file or row that cannot be used.
-        max_skipped: how many files and rows may be skipped; default: 10 or 1 %, whichever is more.
+        workers: decoding processes; default: one per core.
+        size: image side in pixels. Files are resized by their shorter side and centre-cropped to a square; arrays and known
+            datasets are stretched.
+        strict: fail on the first file or row that cannot be used.
+        max_skipped: most files and rows to skip; default: 10 or 1 %, whichever is more.
         test_fraction: hold out this fraction of the labelled images of each class for testing.
-        test_seed: which images are held out.
-        unlabeled_folders: names that mark the folder of unlabelled images.
-        test_folder: name of the folder of test images.
+        test_seed: seed for choosing the held-out images.
+        unlabeled_folders: names of the unlabelled image folder.
+        test_folder: name of the test image folder.
         extra: add SVHN's 531,131 `extra` images to the training set.
-        drop_test_duplicates: leave out STL-10's unlabelled images that are near-duplicates of test images.
+        drop_test_duplicates: drop STL-10's unlabelled near-duplicates of test images.
     """
 
     download: bool = True
@@ -135,24 +134,20 @@ class LoadOptions:
             )
 
     def skip_limit(self, total: int) -> int:
-        """How many of `total` files may be skipped."""
+        """Most of `total` files that may be skipped."""
         if self.strict:
             return 0
         return max(10, total // 100) if self.max_skipped is None else self.max_skipped
 
     @property
     def skip_remedy(self) -> dict[str, str]:
-        """What helps where too many files cannot be used."""
+        """Remedy for too many skipped files."""
         return {} if self.strict else {"max_skipped": ", or raise {}"}
 
     def refuse_unused(self, source: str, used: frozenset[str]) -> None:
-        """Refuse options that were set but mean nothing to `source`.
-
-        Raises:
-            DataError: naming the options.
-        """
+        """Raise `DataError` if an option was set that does not apply to `source`."""
         changed = {option.name for option in fields(self) if getattr(self, option.name) != option.default}
         unused = sorted(changed - used - {"cache_dir", "progress", "download", "workers"})
         if unused:
-            text = "{} has no meaning for this dataset; leave it out"
+            text = "{} does not apply to this dataset; drop it"
             raise DataError(f"{source}: ", {name: text if name == unused[0] else f". {text}" for name in unused})

@@ -1,14 +1,14 @@
-"""Chosen rows of tensors, seen as one tensor without copying it.
+"""Selected rows of one or more tensors, without copying them.
 
 There are two kinds:
 
 - `PixelRows`: raw images, uint8 (N, C, H, W).
-- `FeatureRows`: what a backbone made of images (`momatch.data.features`), floating (N, V, F): V views of F features each, of
-  which the first is of the plain image.
+- `FeatureRows`: features of images (`momatch.data.features`), floating (N, V, F): F features of each of V views, the plain view
+  first.
 
-A labelled set, an unlabelled pool and a contaminated pool are all rows of tensors that already exist, in memory or
-memory-mapped. Only the rows that are asked for are ever read. Whatever depends on the kind is a method here, so that splits,
-batches and evaluation need not ask which one they hold.
+A labelled set, an unlabelled pool and a contaminated pool are all rows of existing tensors, in memory or memory-mapped. Only
+the requested rows are read. Everything that depends on the kind is a method here, so splits, batches and evaluation need not
+know it.
 """
 
 import math
@@ -22,7 +22,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-#: What one chunk of a pass over all rows may take, in bytes.
+#: Largest chunk in a pass over all rows, in bytes.
 CHUNK_BYTES = 2**24
 #: ITU-R 601 luma in 16.16 fixed point.
 _LUMA = (19595, 38470, 7471)
@@ -33,29 +33,29 @@ RowTensor = UInt8[Tensor, "n C H W"] | Float[Tensor, "n V F"]
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What turns rows into embeddings: a classifier."""
+    """Turns rows into embeddings; implemented by classifiers."""
 
     def embed(self, x: Tensor) -> Tensor:
         """Embeddings of images."""
 
     def embed_features(self, features: Tensor) -> Tensor:
-        """Embeddings of what the backbone made of images."""
+        """Embeddings of the backbone's features."""
 
 
 class Rows(ABC):
-    """Rows of one or more tensors on the CPU that agree in dtype and shape; see `PixelRows` and `FeatureRows`.
+    """Rows of one or more CPU tensors with the same dtype and row shape; see `PixelRows` and `FeatureRows`.
 
     Args:
         sources: tensors (N_i, ...).
         index: (N,) row numbers in the concatenation of `sources`; None for all rows in order.
 
     Raises:
-        ValueError: if the sources are of another kind or differ from each other, or a row number is out of range.
+        ValueError: if the sources are of the wrong kind or differ from each other, or a row number is out of range.
     """
 
-    #: What one of the rows is called in messages.
+    #: Name of the rows in messages.
     noun: str
-    #: What the sources must be, in words.
+    #: Description of valid sources for messages.
     expected: str
 
     def __init__(self, sources: Sequence[Tensor], index: Int64[Tensor, " N"] | None = None) -> None:
@@ -65,7 +65,7 @@ class Rows(ABC):
             if not self.fits(source) or source.device.type != "cpu":
                 raise ValueError(
                     f"sources: got {source.dtype} {tuple(source.shape)} on {source.device}, expected {self.expected} on the "
-                    "CPU; a BatchStream brings batches to the device"
+                    "CPU; a BatchStream moves batches to the device"
                 )
             if source.shape[1:] != sources[0].shape[1:] or source.dtype != sources[0].dtype:
                 raise ValueError(
@@ -84,7 +84,7 @@ class Rows(ABC):
 
     @staticmethod
     def of(data: "Rows | Tensor") -> "Rows":
-        """Rows as they are; a tensor as all of its rows, of the kind that its dtype and shape tell.
+        """Wrap a tensor as rows of the kind given by its dtype and shape; rows are returned unchanged.
 
         Raises:
             ValueError: if it is neither.
@@ -107,28 +107,28 @@ class Rows(ABC):
 
     @abstractmethod
     def select(self, positions: Int64[Tensor, " n"]) -> "Rows":
-        """The rows at `positions`, still without copying."""
+        """The rows at `positions`, without copying."""
 
     @abstractmethod
     def append(self, other: "Rows") -> "Rows":
-        """These rows, then those of `other`.
+        """These rows, followed by those of `other`.
 
         Raises:
-            ValueError: if those are of another kind, dtype or shape.
+            ValueError: if `other` has another kind, dtype or shape.
         """
 
     @property
     @abstractmethod
     def pictures(self) -> "PixelRows | None":
-        """What to show of each row; None where there is nothing to show."""
+        """A picture of each row; None if there are none."""
 
     @abstractmethod
     def plain(self) -> "Rows":
-        """What evaluation takes: of several views the plain one alone, without copying."""
+        """The rows to evaluate: the plain view only, without copying."""
 
     @abstractmethod
     def like(self, other: "Rows") -> "Rows":
-        """These rows in the shape of `other`, so that they can be appended to them.
+        """These rows converted to the shape of `other`, so that they can be appended to it.
 
         Raises:
             ValueError: if they cannot be converted.
@@ -136,11 +136,11 @@ class Rows(ABC):
 
     @abstractmethod
     def for_model(self, image_shape: tuple[int, int, int]) -> "Rows":
-        """These rows as a model of images (C, H, W) takes them."""
+        """These rows converted for a model with image input (C, H, W)."""
 
     @abstractmethod
     def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
-        """Embeddings of a batch that was gathered from these rows, on the classifier's device."""
+        """Embeddings of a batch gathered from these rows, on the classifier's device."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -156,31 +156,31 @@ class Rows(ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one row: (C, H, W) of pixels, (V, F) of features."""
+        """Shape of one row: (C, H, W) for pixels, (V, F) for features."""
         return tuple(self.sources[0].shape[1:])
 
     @property
     def dtype(self) -> torch.dtype:
-        """torch.uint8 of pixels; floating of features."""
+        """torch.uint8 for pixels, floating for features."""
         return self.sources[0].dtype
 
     @property
     def row_bytes(self) -> int:
-        """What one row takes."""
+        """Bytes per row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """What the rows take once they are copied out."""
+        """Bytes of all rows once copied."""
         return len(self) * self.row_bytes
 
     def gather(self, positions: Int64[Tensor, " n"], *, out: Tensor | None = None) -> RowTensor:
-        """Copy the rows at `positions`, into `out` if given (so that it can be pinned memory)."""
+        """Copy the rows at `positions`, into `out` if given (for pinned memory)."""
         rows = self.index.index_select(0, positions).numpy()
         if out is None:
             out = torch.empty((len(rows), *self.shape), dtype=self.dtype)
-        # Indexed by numpy, whose one thread copies a batch in a fraction of a millisecond: torch's would take all threads,
-        # and wait for each of them where the cores are busy or a second thread gathers.
+        # numpy copies a batch with one thread in a fraction of a millisecond. torch would use all threads, and wait for each
+        # of them when the cores are busy or a second thread gathers.
         target = out.numpy()
         if len(self.sources) == 1:
             target[:] = self.sources[0].numpy()[rows]
@@ -192,13 +192,13 @@ class Rows(ABC):
         return out
 
     def chunks(self, size: int | None = None) -> Iterator[RowTensor]:
-        """All rows in order, `size` at a time; None for as many as fit in `CHUNK_BYTES` (but at least one)."""
+        """All rows in order, `size` at a time; by default as many as fit in `CHUNK_BYTES`, at least one."""
         size = size or max(1, CHUNK_BYTES // max(1, self.row_bytes))
         for start in range(0, len(self), size):
             yield self.gather(torch.arange(start, min(start + size, len(self))))
 
     def even_share(self, at_most: int) -> "Rows":
-        """Every k-th row, with the smallest k that leaves no more than `at_most`."""
+        """Every k-th row, with the smallest k that gives at most `at_most` rows."""
         return self.select(torch.arange(0, len(self), max(1, -(-len(self) // at_most))))
 
     def to_device(self, device: torch.device) -> RowTensor:
@@ -212,12 +212,12 @@ class Rows(ABC):
         return copied
 
     def _joined_index(self, other: "Rows") -> Int64[Tensor, " n"]:
-        """Row numbers in the sources of both, these first."""
+        """Row numbers in the concatenation of both sources."""
         return torch.cat([self.index, other.index + sum(len(source) for source in self.sources)])
 
 
 class PixelRows(Rows):
-    """Rows of raw images, uint8 (N, C, H, W). Arguments as for `Rows`."""
+    """Rows of raw images, uint8 (N, C, H, W). For arguments see `Rows`."""
 
     noun = "images"
     expected = "raw pixels, torch.uint8 (N, C, H, W)"
@@ -228,11 +228,11 @@ class PixelRows(Rows):
         return source.dtype == torch.uint8 and source.ndim == 4
 
     def select(self, positions: Int64[Tensor, " n"]) -> "PixelRows":
-        """The images at `positions`, still without copying."""
+        """The images at `positions`, without copying."""
         return PixelRows(self.sources, self.index.index_select(0, positions))
 
     def append(self, other: Rows) -> "PixelRows":
-        """These images, then those of `other`."""
+        """These images, followed by those of `other`."""
         return PixelRows((*self.sources, *other.sources), self._joined_index(other))
 
     @property
@@ -248,14 +248,14 @@ class PixelRows(Rows):
         """The images `converted` to the shape of `other`.
 
         Raises:
-            ValueError: if `other` are features.
+            ValueError: if `other` is features.
         """
         if not isinstance(other, PixelRows):
-            raise ValueError("rows: got images to go with features, expected features; embed both in the same way")
+            raise ValueError("rows: got images to mix with features, expected features; embed both in the same way")
         return self.converted(other.shape)
 
     def for_model(self, image_shape: tuple[int, int, int]) -> "PixelRows":
-        """The images `converted` to the channels and size that the model takes."""
+        """The images `converted` to the model's channels and size."""
         return self.converted(image_shape)
 
     def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
@@ -264,7 +264,7 @@ class PixelRows(Rows):
 
     @property
     def side(self) -> int | None:
-        """Side of the images, if they are square."""
+        """Side of the images if they are square."""
         _, height, width = self.shape
         return height if height == width else None
 
@@ -274,13 +274,13 @@ class PixelRows(Rows):
         return f"images: {width}x{height}, {'gray' if channels == 1 else 'colour'}, uint8"
 
     def converted(self, image_shape: tuple[int, ...]) -> "PixelRows":
-        """The images with shape `image_shape` (C, H, W), so that two datasets can share a pool.
+        """Convert the images to shape `image_shape` (C, H, W), for example to let two datasets share a pool.
 
-        - gray to RGB: the channel three times.
+        - gray to RGB: the channel repeated three times.
         - RGB to gray: ITU-R 601 luma, (19595 R + 38470 G + 7471 B + 32768) >> 16, bit for bit Pillow's ``convert("L")``.
         - size: stretched to (H, W) without cropping, bilinear with antialiasing, rounded to the nearest gray level.
 
-        Images that have the shape already are returned as they are; others are converted chunk by chunk into new memory.
+        Returned unchanged if they already have this shape; otherwise converted chunk by chunk into new memory.
 
         Raises:
             ValueError: if a number of channels is neither 1 nor 3, or a size is less than one pixel.
@@ -299,10 +299,10 @@ class PixelRows(Rows):
 
 
 class FeatureRows(Rows):
-    """Rows of features, floating (N, V, F): of each image V views, the plain one first. Other arguments as for `Rows`.
+    """Rows of features, floating (N, V, F): V views of each image, the plain one first. For other arguments see `Rows`.
 
     Args:
-        pictures: for each source small images of its rows, uint8 (N_i, C, h, w), to show; None where there are none.
+        pictures: small images to show for the rows of each source, uint8 (N_i, C, h, w); None if there are none.
     """
 
     noun = "features"
@@ -317,9 +317,7 @@ class FeatureRows(Rows):
     ) -> None:
         super().__init__(sources, index)
         if pictures is not None and [len(part) for part in pictures] != [len(source) for source in sources]:
-            raise ValueError(
-                f"pictures: got {sum(map(len, pictures))}, expected one for each of {sum(map(len, sources))} rows"
-            )
+            raise ValueError(f"pictures: got {sum(map(len, pictures))}, expected {sum(map(len, sources))}, one per row")
         self._pictures = None if pictures is None else tuple(pictures)
 
     @staticmethod
@@ -328,39 +326,39 @@ class FeatureRows(Rows):
         return source.is_floating_point() and source.ndim == 3
 
     def select(self, positions: Int64[Tensor, " n"]) -> "FeatureRows":
-        """The features at `positions`, still without copying."""
+        """The features at `positions`, without copying."""
         return FeatureRows(self.sources, self.index.index_select(0, positions), pictures=self._pictures)
 
     def append(self, other: Rows) -> "FeatureRows":
-        """These features, then those of `other`; with pictures where both have some."""
+        """These features, followed by those of `other`; with pictures if both have them."""
         theirs = other._pictures if isinstance(other, FeatureRows) else None
         shown = None if self._pictures is None or theirs is None else (*self._pictures, *theirs)
         return FeatureRows((*self.sources, *other.sources), self._joined_index(other), pictures=shown)
 
     @property
     def pictures(self) -> PixelRows | None:
-        """The small images beside the features."""
+        """The small images stored with the features."""
         return None if self._pictures is None else PixelRows(self._pictures, self.index)
 
     def plain(self) -> "FeatureRows":
-        """The first view alone."""
+        """The first view only."""
         return FeatureRows([source[:, :1] for source in self.sources], self.index, pictures=self._pictures)
 
     def like(self, other: Rows) -> "FeatureRows":
-        """The features as they are.
+        """The features, unchanged.
 
         Raises:
-            ValueError: if `other` are images, or features of other views.
+            ValueError: if `other` is images, or features of another shape.
         """
         if self.shape != other.shape:
             raise ValueError(
-                f"rows: got features (V, F) = {self.shape} to go with rows of shape {other.shape}, expected the same: features "
-                "cannot be made of another size, nor mixed with images; embed both in the same way"
+                f"rows: got features (V, F) = {self.shape} to mix with rows of shape {other.shape}, expected the same shape: "
+                "features cannot be resized or mixed with images; embed both in the same way"
             )
         return self
 
     def for_model(self, image_shape: tuple[int, int, int]) -> "FeatureRows":
-        """The features as they are: the model's backbone has been applied to the images."""
+        """The features, unchanged: the backbone has already been applied."""
         return self
 
     def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
@@ -372,13 +370,13 @@ class FeatureRows(Rows):
         """Features have none."""
 
     def describe(self) -> str:
-        """How many views of how many features."""
+        """Number of views and features."""
         views, features = self.shape
         return f"features: {views} views of {features}, {str(self.dtype).removeprefix('torch.')}"
 
 
 def _convert(images: UInt8[Tensor, "n C H W"], image_shape: tuple[int, ...]) -> UInt8[Tensor, "n c h w"]:
-    # Channels are reduced before and repeated after resizing, so that the resizing touches the fewest.
+    # Reduce channels before resizing and repeat them after it, to resize as few as possible.
     channels, *size = image_shape
     if channels < images.shape[1]:
         images = _luma(images)

@@ -1,15 +1,14 @@
-"""Which samples are drawn: permutations, subsets and the batches of a run, each a function of the seed alone.
+"""Sampling: permutations, subsets and the batches of a run, each determined by the seed.
 
-**The same on every machine and with every version of torch and numpy.** ``torch.randperm`` and
-``numpy.random.Generator.permutation`` may change their algorithm between releases, and the choice of 40 labelled images decides
-a result by several points. So only the raw 64-bit output of PCG64 is used, which numpy promises to keep (NEP 19), and the
-permutation is the stable argsort of one such word for each item. Each purpose has a bit stream of its own: drawing for one
-never moves another, and no global generator is read or advanced.
+**Draws are the same on every machine and with every version of torch and numpy.** ``torch.randperm`` and
+``numpy.random.Generator.permutation`` may change between releases, and the choice of 40 labelled images can change a result by
+several points. So only the raw 64-bit output of PCG64 is used, which numpy guarantees not to change (NEP 19); a permutation is
+the stable argsort of one word per item. Each purpose has its own bit stream, so drawing for one does not affect another, and no
+global generator is read or advanced.
 
-**Batches** (`EpochSampler`) are a function of (seed, step). The samples form one endless sequence: a permutation of all of
-them, then another, and so on, so that after every epoch each sample has been seen equally often, also where a batch is larger
-than the whole set. Batch s is the part from ``s * batch_size`` to ``(s + 1) * batch_size`` of that sequence, cut into equal
-consecutive parts for the processes.
+**Batches** (`EpochSampler`) depend on (seed, step). The samples form one endless sequence of permutations, so that after every
+epoch each sample has been seen equally often, even if a batch is larger than the set. Batch s is entries ``s * batch_size`` to
+``(s + 1) * batch_size`` of that sequence, split into equal consecutive parts for the processes.
 """
 
 from enum import IntEnum
@@ -21,13 +20,13 @@ from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
 
-#: Whole epochs are drawn together until a block has about this many entries: a set of 40 samples would otherwise cost a
-#: draw and a transfer in every step. Part of every recorded result, as the blocks key the bit streams: never change it.
+#: Epochs are drawn in blocks of about this many entries; otherwise a set of 40 samples would cost a draw and a transfer in
+#: every step. Blocks key the bit streams, so recorded results depend on this number: never change it.
 BLOCK_ENTRIES = 2**16
 
 
 class Purpose(IntEnum):
-    """What a bit stream is for. The values are part of every recorded result: never renumber them."""
+    """Purpose of a bit stream. Recorded results depend on the values: never renumber them."""
 
     SPLIT = 0
     LABELED_BATCHES = 1
@@ -39,43 +38,39 @@ class Purpose(IntEnum):
 
 
 def check_seed(seed: int) -> int:
-    """Return `seed` if it is a non-negative integer (of any size).
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Return `seed`, or raise `ValueError` if it is not a non-negative integer (of any size)."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed: got {seed!r}, expected a non-negative integer")
     return int(seed)
 
 
 def bit_stream(seed: int, purpose: Purpose, *key: int) -> np.random.PCG64:
-    """The generator of raw bits for (seed, purpose, key)."""
+    """Generator of raw bits for (seed, purpose, key)."""
     return np.random.PCG64(np.random.SeedSequence(check_seed(seed), spawn_key=(int(purpose), *key)))
 
 
 def permutations(bits: np.random.PCG64, count: int, size: int) -> Int64[np.ndarray, "{count} {size}"]:
-    """`count` independent permutations of ``range(size)``, one a row; takes ``count * size`` words of `bits`."""
+    """`count` independent permutations of ``range(size)``, one per row; consumes ``count * size`` words of `bits`."""
     words = bits.random_raw(count * size).reshape(count, size)
-    # Stable, so that even equal words (about size^2 / 2^65 likely) give one order everywhere.
+    # Stable, so that even equal words (probability about size^2 / 2^65) give the same order everywhere.
     return np.argsort(words, axis=1, kind="stable").astype(np.int64, copy=False)
 
 
 def draw_subset(labels: Int64[Tensor, " N"], count: int, *, seed: int) -> Int64[Tensor, " n"]:
-    """Positions of `count` samples, ascending; all where there are no more.
+    """Positions of `count` samples, ascending; all positions if there are no more.
 
-    Labels are scarce, so unlabelled samples are left out first: all labelled ones stay and the rest is drawn from the
-    unlabelled. Where the labelled ones alone are too many, each class keeps its share of them.
+    Labelled samples are kept first; unlabelled ones are drawn to fill up the rest. If there are more labelled samples than
+    `count`, classes keep their proportions.
 
     Args:
-        labels: (N,) labels, `UNLABELED` where not known.
+        labels: (N,) labels, `UNLABELED` if not known.
         count: at least 1.
         seed: a non-negative integer.
     """
     bits = bit_stream(seed, Purpose.SUBSET)
     (order,) = permutations(bits, 1, len(labels))
     shuffled = labels[torch.from_numpy(order)]
-    # Where a sample stands among those of its class, from 0 to 1: the first `count` by that are an even share of each.
+    # Relative rank of a sample within its class, 0 to 1: taking the first `count` by it keeps the proportions.
     place = torch.zeros(len(labels), dtype=torch.float64)
     for label in shuffled.unique().tolist():
         (members,) = torch.nonzero(shuffled == label, as_tuple=True)
@@ -90,15 +85,15 @@ class EpochSampler:
 
     Args:
         size: number of samples to draw from.
-        batch_size: of the global batch.
+        batch_size: size of the global batch.
         seed: a non-negative integer.
-        purpose: names the bit stream, so that labelled and unlabelled orders are independent.
-        rank: which part of the global batch is wanted,
-        world_size: of how many.
-        device: where the positions are wanted. A block goes there once, not one transfer a step.
+        purpose: selects the bit stream, so that labelled and unlabelled orders are independent.
+        rank: rank of this process.
+        world_size: number of processes.
+        device: device of the positions. Whole blocks are transferred, not single steps.
 
     Raises:
-        ValueError: if there is nothing to draw from, or the batch does not divide among the processes.
+        ValueError: if there is nothing to draw from, or the batch does not divide evenly among the processes.
     """
 
     def __init__(
@@ -119,7 +114,7 @@ class EpochSampler:
         if batch_size % world_size:
             raise ValueError(
                 f"batch_size: got {batch_size} for {world_size} processes, expected a multiple of {world_size}, "
-                f"such as {-(-batch_size // world_size) * world_size}: unequal parts would weigh samples unequally"
+                f"such as {-(-batch_size // world_size) * world_size}: uneven parts would weight samples unequally"
             )
         self.size, self.batch_size, self.device = size, batch_size, device
         self._seed, self._purpose = check_seed(seed), purpose
@@ -128,7 +123,7 @@ class EpochSampler:
         self._cache: tuple[int, Tensor] | None = None
 
     def positions(self, step: int) -> Int64[Tensor, " n"]:
-        """This process's part of the batch of `step`: positions in ``range(size)``, a tensor of its own."""
+        """This process's part of the batch of `step`: positions in ``range(size)``, as a new tensor."""
         start, stop = step * self.batch_size + self._part.start, step * self.batch_size + self._part.stop
         if start == stop:
             return torch.empty(0, dtype=torch.int64, device=self.device)

@@ -1,7 +1,7 @@
-"""Which training images show their label, and which form the unlabelled pool.
+"""Split training images into a labelled set and an unlabelled pool.
 
-The labelled set by seed: for each class in order, shuffle its indices with the seed's own generator and take the first
-`labels_per_class`. It depends on the labels and the seed alone.
+By seed: for each class in order, shuffle its indices with the seed's own generator and take the first `labels_per_class`. The
+labelled set depends only on the labels and the seed.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from momatch.numerics.checks import check_positive_int
 
 @dataclass(frozen=True)
 class PoolTruth:
-    """What is known about the unlabelled pool, for scoring alone: no batch carries it.
+    """The truth about the unlabelled pool, for scoring only; batches do not contain it.
 
     Index it with a batch's `unlabeled_indices`.
 
     Attributes:
-        labels: (N_u,) the true class; `UNLABELED` where it is not known and for outliers.
-        is_outlier: (N_u,) True for images that `contaminate` mixed in.
-        origin: (N_u,) where an image comes from: an index into `origin_names`.
-        row: (N_u,) its position among the examples of that origin.
-        origin_names: the training set's own images are "train"; each contamination adds a name.
+        labels: (N_u,) true classes; `UNLABELED` if not known and for outliers.
+        is_outlier: (N_u,) True for images added by `contaminate`.
+        origin: (N_u,) index into `origin_names`.
+        row: (N_u,) position among the examples of that origin.
+        origin_names: "train" for the training set's own images; each contamination adds a name.
     """
 
     labels: Int64[Tensor, " N_u"]
@@ -40,15 +40,15 @@ class PoolTruth:
 
 @dataclass(frozen=True)
 class SemiSupervised:
-    """A training set with few labels: what training sees, and the truth about the rest.
+    """A labelled set and an unlabelled pool, with the truth about the pool.
 
     Attributes:
         class_names: label k is ``class_names[k]``.
-        labeled: m images whose label is shown.
-        labels: (m,) their labels.
-        labeled_rows: (m,) their positions among the examples that were split.
+        labeled: m labelled images.
+        labels: (m,) labels.
+        labeled_rows: (m,) their positions among the original examples.
         unlabeled: the pool of N_u images, in the order of the examples.
-        truth: what is known about the pool; training must not read it.
+        truth: the truth about the pool; training must not read it.
     """
 
     class_names: tuple[str, ...]
@@ -60,27 +60,26 @@ class SemiSupervised:
 
     @property
     def is_shown(self) -> Bool[Tensor, " N_u"]:
-        """Which images of the pool are those whose label is shown."""
+        """Which images of the pool are also in the labelled set."""
         return (self.truth.origin == 0) & torch.isin(self.truth.row, self.labeled_rows)
 
 
 def select_labeled(
     labels: Int64[Tensor, " N"], class_names: Sequence[str], *, labels_per_class: int, seed: int
 ) -> Int64[Tensor, " m"]:
-    """Draw `labels_per_class` indices of each class, class by class in order.
+    """Draw `labels_per_class` indices of each class, in class order.
 
     Args:
-        labels: (N,) labels, `UNLABELED` where not known.
-        class_names: one name a class.
-        labels_per_class: how many labels of each class to show.
+        labels: (N,) labels, `UNLABELED` if not known.
+        class_names: label k is ``class_names[k]``.
+        labels_per_class: labels to use per class.
         seed: a non-negative integer.
 
     Returns:
-        (K * labels_per_class,) indices into `labels`: first those of class 0 in the order drawn, and so on.
+        (K * labels_per_class,) indices into `labels`: those of class 0 in drawing order, then class 1, and so on.
 
     Raises:
-        ValueError: if there are fewer than two classes, a class has fewer labels than asked for, or an argument is out
-            of range.
+        ValueError: if there are fewer than two classes, a class has too few labels, or an argument is out of range.
     """
     check_positive_int("labels_per_class", labels_per_class)
     counts = _class_counts(labels, class_names)
@@ -89,7 +88,7 @@ def select_labeled(
         found = ", ".join(f"{name!r} has {n}" for name, n in short[:10]) + (", ..." if len(short) > 10 else "")
         raise ValueError(
             f"labels_per_class: expected at least {labels_per_class} labelled images in every class, got too few in "
-            f"{len(short)} of {len(class_names)}: {found}; ask for at most {max(1, min(counts))} or leave the class out"
+            f"{len(short)} of {len(class_names)}: {found}; use at most {max(1, min(counts))}, or drop the class"
         )
     bits = bit_stream(seed, Purpose.SPLIT)
     chosen = []
@@ -108,17 +107,17 @@ def split_by_seed(
     seed: int,
     labeled_in_pool: bool = True,
 ) -> SemiSupervised:
-    """Show the labels of `labels_per_class` images a class, drawn by `seed` (`select_labeled`).
+    """Label `labels_per_class` images per class, drawn by `seed` (`select_labeled`).
 
     Args:
-        examples: the training images; all of them, also those without label, may enter the pool.
-        class_names: one name a class.
-        labels_per_class: how many labels of each class to show.
+        examples: the training images, labelled and unlabelled.
+        class_names: label k is ``class_names[k]``.
+        labels_per_class: labels to use per class.
         seed: a non-negative integer.
-        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well, as in the published code.
+        labeled_in_pool: put the labelled images in the unlabelled pool too, as in the published code.
 
     Raises:
-        ValueError: as `select_labeled`.
+        ValueError: see `select_labeled`.
     """
     examples = Examples.of(examples)
     rows = select_labeled(examples.labels, class_names, labels_per_class=labels_per_class, seed=seed)
@@ -128,17 +127,16 @@ def split_by_seed(
 def split_by_rows(
     examples: Examples | Split, class_names: Sequence[str], rows: Sequence[int], *, labeled_in_pool: bool = True
 ) -> SemiSupervised:
-    """Show the labels of exactly the examples at `rows`, in that order.
+    """Label exactly the examples at `rows`, in that order.
 
     Args:
-        examples: the training images; all of them, also those without label, may enter the pool.
-        class_names: one name a class.
-        rows: positions among `examples`, no matter how many of each class but at least one.
-        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+        examples: the training images, labelled and unlabelled.
+        class_names: label k is ``class_names[k]``.
+        rows: positions among `examples`, at least one of each class.
+        labeled_in_pool: put the labelled images in the unlabelled pool too.
 
     Raises:
-        ValueError: if a row is out of range, repeated or without label, if a class has no row, or if there are fewer
-            than two classes.
+        ValueError: if a row is out of range, repeated or unlabelled, a class has no row, or there are fewer than two classes.
     """
     examples = Examples.of(examples)
     _class_counts(examples.labels, class_names)
@@ -148,30 +146,30 @@ def split_by_rows(
     chosen = torch.tensor(list(rows), dtype=torch.int64)
     repeated = torch.nonzero(torch.bincount(chosen) > 1).flatten()
     if len(repeated):
-        raise ValueError(f"rows: got {_some(repeated.tolist())} more than once, expected each row once")
+        raise ValueError(f"rows: got {_some(repeated.tolist())} more than once, expected no repeats")
     unlabeled = chosen[examples.labels[chosen] == UNLABELED]
     if len(unlabeled):
         raise ValueError(f"rows: got {_some(unlabeled.tolist())}, which have no label; expected labelled examples")
     present = set(examples.labels[chosen].tolist())
     missing = [name for k, name in enumerate(class_names) if k not in present]
     if missing:
-        raise ValueError(f"rows: got none of class {_some(missing)}, expected at least one row of every class")
+        raise ValueError(f"rows: got none of class {_some(missing)}, expected at least one row per class")
     return _split(examples, class_names, chosen, labeled_in_pool=labeled_in_pool)
 
 
 def split_by_files(
     split: Split, class_names: Sequence[str], files: Sequence[str], *, labeled_in_pool: bool = True
 ) -> SemiSupervised:
-    """Show the labels of exactly the images of `files`, in that order.
+    """Label exactly the images in `files`, in that order.
 
     Args:
         split: training images that came from files (`Split.files`).
-        class_names: one name a class.
-        files: their names as `Split.files` has them: relative to the folder, or as the manifest writes them.
-        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+        class_names: label k is ``class_names[k]``.
+        files: file names as in `Split.files`: relative to the folder, or as written in the manifest.
+        labeled_in_pool: put the labelled images in the unlabelled pool too.
 
     Raises:
-        ValueError: if the images did not come from files, a name is unknown, or as `split_by_rows`.
+        ValueError: if the images did not come from files, a name is unknown, or for the reasons of `split_by_rows`.
     """
     if not split.files:
         raise ValueError(
@@ -186,12 +184,12 @@ def split_by_files(
 
 
 def split_as_labeled(examples: Examples, class_names: Sequence[str], *, labeled_in_pool: bool = True) -> SemiSupervised:
-    """Show every label that there is: for data whose unlabelled part is already marked so.
+    """Use every label, for data with its own unlabelled part.
 
     Args:
-        examples: the training images, unlabelled ones among them.
-        class_names: one name a class.
-        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
+        examples: the training images, labelled and unlabelled.
+        class_names: label k is ``class_names[k]``.
+        labeled_in_pool: put the labelled images in the unlabelled pool too.
 
     Raises:
         ValueError: if a class has no label, or there are fewer than two classes.
@@ -201,15 +199,15 @@ def split_as_labeled(examples: Examples, class_names: Sequence[str], *, labeled_
 
 
 def hold_out_pool(data: SemiSupervised, *, fraction: float, seed: int) -> tuple[SemiSupervised, Rows]:
-    """Keep a share of the pool out of training, drawn by `seed`; images whose label is shown stay.
+    """Hold out a fraction of the pool from training, drawn by `seed`; labelled images stay in the pool.
 
     Args:
         data: a labelled set and a pool.
-        fraction: share of the pool, 0 to below 1.
+        fraction: fraction of the pool, in [0, 1).
         seed: a non-negative integer.
 
     Returns:
-        The data with a smaller pool, and the images taken out; as many as there are without a shown label, if those are fewer.
+        The data with a smaller pool, and the held-out images: `fraction` of the pool, or all unlabelled images if fewer.
     """
     truth = data.truth
     (candidates,) = torch.nonzero(~data.is_shown, as_tuple=True)
@@ -251,10 +249,10 @@ def _split(
 
 
 def _class_counts(labels: Int64[Tensor, " N"], class_names: Sequence[str]) -> list[int]:
-    """How many labels each class has.
+    """Number of labels of each class.
 
     Raises:
-        ValueError: if fewer than two classes are named or present, or a label is out of range.
+        ValueError: if fewer than two classes have labels, or a label is out of range.
     """
     known = labels[labels != UNLABELED]
     if len(known) and not 0 <= int(known.min()) <= int(known.max()) < len(class_names):

@@ -1,4 +1,4 @@
-"""``momatch embed``: images once through a backbone, in several views, kept on disk (docs/features.md)."""
+"""``momatch embed``: run images through a backbone once, in several views, and save the features (docs/features.md)."""
 
 from momatch.embedding.embedding import Embedded as Embedded
 from momatch.embedding.embedding import EmbedOptions as EmbedOptions

@@ -1,4 +1,4 @@
-"""`embed`: from a dataset of images to a features file. `EmbedOptions` are its settings."""
+"""`embed`: from a dataset of images to a features file, with settings `EmbedOptions`."""
 
 import hashlib
 import io
@@ -31,37 +31,37 @@ from momatch.training.data import load_by_name
 from momatch.training.inputs import flips, whole_model_spec
 from momatch.training.setup import choose_device
 
-#: Longest side of a picture that is kept for reports.
+#: Longest side of the pictures kept for reports.
 MOST_PIXELS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions:
-    """What is embedded, by what and how. Fields of the same name are those of `TrainConfig`.
+    """Settings of `embed`. Fields shared with `TrainConfig` mean the same.
 
     Attributes:
         dataset: a known name, an image folder, a .csv/.parquet manifest or an .npz of images.
-        out: the features file to make.
-        backbone: a known network or package.module:factory.
-        backbone_variant: of the Wide ResNets.
-        weak_views: weak views of each training image, beside the plain one.
-        strong_views: strong views of each training image.
-        flip: mirror images at random; "auto": not where mirroring changes the class.
-        strong_operations: random changes that a strong view makes to an image.
-        cutout: largest side of the square that a strong view blanks, as a fraction of the image's.
-        image_size: side to which images are brought before views are made of them.
-        test_fraction: hold out this fraction of each class for testing, where the dataset has no test images.
-        limit: training images to take; None for all.
-        limit_test: test images to take; None for all.
-        data_dir: where known datasets lie.
-        batch_size: images a pass.
-        seed: of the views, of the images taken by `limit`, and of a backbone that starts from random weights.
+        out: features file to write.
+        backbone: a built-in network, or package.module:factory.
+        backbone_variant: variant of the Wide ResNets.
+        weak_views: weak views per training image, in addition to the plain one.
+        strong_views: strong views per training image.
+        flip: mirror images at random; "auto" skips datasets where mirroring changes the class.
+        strong_operations: random operations per strong view.
+        cutout: largest side of the square blanked in strong views, as a fraction of the image side.
+        image_size: resize images to this side in pixels before making views.
+        test_fraction: hold out this fraction of each class for testing if the dataset has no test images.
+        limit: most training images to use; None for all.
+        limit_test: most test images to use; None for all.
+        data_dir: directory of known datasets.
+        batch_size: images per batch.
+        seed: seed for views, for the images that a limit selects, and for random backbone weights.
         device: as in `TrainConfig`.
-        overwrite: replace a file that is there.
-        progress: show progress on the standard error.
+        overwrite: replace an existing file.
+        progress: show progress on standard error.
 
     Raises:
-        ValueError: naming the option that is out of range.
+        ValueError: if an option is out of range.
     """
 
     dataset: str
@@ -95,12 +95,12 @@ class EmbedOptions:
         self.as_config()
         parent = self.out.absolute().parent
         if self.out.suffix.lower() != ".npz" or self.out.is_dir() or not parent.is_dir():
-            raise ValueError(f"out: got {self.out}, expected a file that ends in .npz, in a directory that exists")
+            raise ValueError(f"out: got {self.out}, expected a .npz file in an existing directory")
         if self.out.exists() and not self.overwrite:
-            raise ValueError(f"out: {self.out} is there already; give another name, or overwrite (--overwrite)")
+            raise ValueError(f"out: {self.out} already exists; choose another name, or overwrite it (--overwrite)")
 
     def as_config(self) -> TrainConfig:
-        """A config with the same settings, which has checked them, and fills in the defaults that depend on the dataset."""
+        """The same settings as a validated config, with the defaults that depend on the dataset filled in."""
         shared = ("dataset", "backbone", "backbone_variant", "flip", "strong_operations", "cutout", "image_size")
         others = ("test_fraction", "data_dir", "seed", "device")
         return TrainConfig.from_dict({name: getattr(self, name) for name in (*shared, *others)}).resolved()
@@ -108,18 +108,18 @@ class EmbedOptions:
 
 @dataclass(frozen=True)
 class Embedded:
-    """The outcome of an embedding.
+    """Result of `embed`.
 
     Attributes:
         spec: how the features were made.
-        train: training images in it.
-        train_of: that the dataset has.
-        unlabeled: training images in it without a label.
-        test: test images in it.
-        resumed: images that an earlier, interrupted process had passed through the backbone (each view counts).
-        passed: images that this one passed.
-        seconds: that they took.
-        size: of the file, in bytes.
+        train: training images in the file.
+        train_of: training images in the dataset.
+        unlabeled: training images in the file without a label.
+        test: test images in the file.
+        resumed: images already passed through the backbone before an interruption, counting each view.
+        passed: images passed through the backbone this time, counting each view.
+        seconds: time that took.
+        size: file size in bytes.
     """
 
     spec: FeatureSpec
@@ -135,11 +135,11 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The images of one split that are embedded.
+    """The images of one split to embed.
 
     Attributes:
-        split: of the dataset.
-        rows: of the images in it, ascending.
+        split: the dataset's split.
+        rows: rows of the images in it, ascending.
     """
 
     split: Split
@@ -157,24 +157,21 @@ class Chosen:
 
     @property
     def files(self) -> list[str]:
-        """Where they came from; empty if not from files of their own."""
+        """Their file names; empty if they did not come from image files."""
         return [self.split.files[row] for row in self.rows.tolist()] if self.split.files else []
 
 
 def embed(options: EmbedOptions) -> Embedded:
-    """Pass images through a backbone in several views and keep what it makes of them, or go on doing so.
-
-    Args:
-        options: what, by what and how.
+    """Run images through a backbone in several views and save the features; resumes an interrupted embedding.
 
     Raises:
-        ValueError: if the data or the backbone cannot be used, or another embedding was begun in the same place.
+        ValueError: if the data or the backbone cannot be used, or `out` has an unfinished embedding with other settings.
         ImportError: if the backbone needs packages that are not installed.
-        OSError: if the disk is full, for example; what is done is kept.
-        Interrupted: after Ctrl-C or SIGTERM; what is done is kept.
+        OSError: on a write error such as a full disk; finished rows are kept.
+        Interrupted: after Ctrl-C or SIGTERM; finished rows are kept.
 
     Warns:
-        UserWarning: if it goes on with the weights it was begun with, and the backbone has got others since.
+        UserWarning: if a resumed embedding keeps its original weights although the backbone's have changed.
     """
     device = choose_device(options.device)
     dataset, chosen = _choose_images(options)
@@ -207,10 +204,10 @@ def embed(options: EmbedOptions) -> Embedded:
 
 
 def _choose_images(options: EmbedOptions) -> tuple[Dataset, dict[str, Chosen]]:
-    """The dataset, and by split which of its images are embedded.
+    """The dataset, and the images of each split to embed.
 
     Raises:
-        ValueError: if the data cannot be used, or are features, which have no images.
+        ValueError: if the data cannot be used, or are features instead of images.
     """
     dataset = load_by_name(
         options.dataset,
@@ -230,7 +227,7 @@ def _choose_images(options: EmbedOptions) -> tuple[Dataset, dict[str, Chosen]]:
 
 
 def _describe(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -> tuple[ModelSpec, FeatureSpec]:
-    """What the backbone is built from, and what the file will say; the number of features is not known yet."""
+    """The spec to build the backbone from, and the file's spec, whose number of features is not known yet."""
     images = chosen["train"].images
     channels, height, width = images.shape
     spec = FeatureSpec(
@@ -251,18 +248,18 @@ def _describe(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]
         seed=options.seed,
         created_by=f"momatch {__version__}",
     )
-    # Of a classifier the backbone and its preprocessing are used, whatever the head.
+    # Only the classifier's backbone and preprocessing are used; the head does not matter.
     return whole_model_spec(TrainConfig(head="linear", embedding_dim=0), spec, dataset.class_names), spec
 
 
 def _plan(options: EmbedOptions, spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, object]:
-    """Everything that the rows depend on; batch size and device do so in the last digits alone."""
+    """Everything the rows depend on, except batch size and device, which change only the last digits."""
     digest = hashlib.sha256(repr(spec.class_names).encode())
     for part in chosen.values():
         digest.update(part.rows.numpy().tobytes())
         digest.update(part.labels.numpy().tobytes())
         update_digest(digest, part.images)
-    # How many features there are follows from the rest.
+    # The number of features follows from the rest.
     values = {key: value for key, value in asdict(spec).items() if key not in ("path", "num_features")}
     limits = {"limit": options.limit, "limit_test": options.limit_test, "test_fraction": options.test_fraction}
     return {
@@ -301,7 +298,7 @@ def _pass_all(
     done: dict[str, int],
     options: EmbedOptions,
 ) -> int:
-    """Pass what is not done yet through the network; returns how many images that was, each view counted."""
+    """Pass the remaining images through the network; returns how many, counting each view."""
     journal = Journal(part.folder, list(_arrays(spec, chosen)))
     total = sum(len(one.rows) * _views(spec, name) for name, one in chosen.items())
     before = reached = sum(done.get(name, 0) * _views(spec, name) for name in chosen)
@@ -319,7 +316,7 @@ def _pass_all(
                     reached += len(rows) * _views(spec, name)
                     if signals.received is not None:
                         raise Interrupted(
-                            f"stopped with {reached:,} of {total:,} images done and saved; the same command goes on from there",
+                            f"stopped with {reached:,} of {total:,} images done and saved; run the same command to resume",
                             signals.received,
                         )
         finally:

@@ -1,4 +1,4 @@
-"""The backbone of an embedding, with its weights kept, and what it makes of a batch of images in all views."""
+"""The backbone of an embedding, with saved weights, applied to all views of a batch of images."""
 
 import warnings
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from momatch.storage.durable import replace_files
 
 
 class Network:
-    """From raw images to features of all their views.
+    """Computes features of all views of raw images.
 
     Args:
-        classifier: its backbone and preprocessing are used; on its device, in evaluation mode.
-        spec: how many views, and which.
+        classifier: provides backbone and preprocessing; runs on its device, in evaluation mode.
+        spec: which views to make, and how many.
     """
 
     def __init__(self, classifier: Classifier, spec: FeatureSpec) -> None:
@@ -38,12 +38,12 @@ class Network:
         self.num_features: int = classifier.backbone.num_features  # type: ignore[assignment] # build_backbone sets it
 
     def views(self, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"]) -> Float16[np.ndarray, "n V F"]:
-        """Features of the plain, the weak and the strong views.
+        """Features of the plain, weak and strong views.
 
-        View j of its kind is that of (seed, step j, position = row in the dataset), whatever the batch and the limit.
+        View j of each kind depends on (seed, step j, row in the dataset) only, not on the batch or a limit.
 
         Args:
-            images: raw.
+            images: raw images.
             rows: (n,) their rows in the dataset, ascending.
 
         Raises:
@@ -55,28 +55,28 @@ class Network:
         return self._features([images, *weak, *strong])
 
     def plain(self, images: UInt8[Tensor, "n C H W"]) -> Float16[np.ndarray, "n 1 F"]:
-        """Features of the images as they are.
+        """Features of the plain view only.
 
         Raises:
-            ValueError: as `views`.
+            ValueError: if features are not finite in float16.
         """
         return self._features([images.to(self._device)])
 
     def try_out(self) -> None:
-        """Pass two black images, so that a backbone that cannot take what it will be given is known before the work.
+        """Pass two black images, so that an unsuitable backbone fails early.
 
         Raises:
-            ValueError: if it fails.
+            ValueError: if the backbone fails.
         """
         shape = (2, self._spec.in_channels, *self._spec.image_size)
         dtypes = {str(value.dtype) for value in self._classifier.backbone.parameters()} - {"torch.float32"}
-        hint = f"; its weights are {', '.join(sorted(dtypes))}, images come in float32: let its factory return .float()"
+        hint = f"; its weights are {', '.join(sorted(dtypes))} but images are float32: have its factory return .float()"
         try:
             self._raw_features(torch.zeros(shape, dtype=torch.uint8, device=self._device))
         except Exception as error:
             raise ValueError(
-                f"backbone {self._spec.backbone!r}: got {type(error).__name__}: {error}, expected features of two images of "
-                f"shape {shape[1:]}{hint if dtypes else ''}"
+                f"backbone {self._spec.backbone!r}: got {type(error).__name__}: {error}, expected features for two images "
+                f"of shape {shape[1:]}{hint if dtypes else ''}"
             ) from error
 
     def _view(
@@ -99,30 +99,29 @@ class Network:
         if not bool(features.isfinite().all()):
             raise ValueError(
                 f"backbone {self._spec.backbone!r}: got features that are not finite in float16 (up to 65,504), expected "
-                "finite ones; scale what the network returns, with a norm layer at its end for example"
+                "finite ones; scale the network's output, for example with a final norm layer"
             )
         return features.numpy()
 
     @torch.inference_mode()
     def _raw_features(self, images: UInt8[Tensor, "n C H W"]) -> Float16[Tensor, "n F"]:
-        assert self._classifier.preprocess is not None, "the spec have the dataset's statistics"
+        assert self._classifier.preprocess is not None, "the spec has the dataset's statistics"
         x = self._classifier.preprocess(images.contiguous(memory_format=torch.channels_last))
         features: Tensor = self._classifier.backbone(x)
         return features.to(torch.float16)
 
 
 def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: torch.device) -> Network:
-    """The network of an embedding; its weights are in `weights` if the embedding was begun before, else they are put there.
+    """Build the network of an embedding. Weights are read from `weights` if the file exists, else saved there.
 
-    The random state of the caller is left as it was.
+    The caller's random state is preserved.
 
     Raises:
-        ValueError: if the backbone cannot be built or does not take images, its state holds anything but tensors, or it does
-            not fit the weights.
+        ValueError: if the backbone cannot be built, fails on images, has state other than tensors, or does not match `weights`.
         OSError: if the weights cannot be written or read.
 
     Warns:
-        UserWarning: if the weights in `weights` are others than the backbone starts with now.
+        UserWarning: if the saved weights differ from those the backbone starts with now.
     """
     classifier = _build(model, spec)
     if not weights.exists():
@@ -136,14 +135,14 @@ def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: to
         classifier.backbone.load_state_dict(load(weights.read_bytes()))
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(
-            f"{weights}: the weights that the embedding was begun with do not fit backbone {spec.backbone!r} any more; "
-            f"delete {weights.parent} to begin anew"
+            f"{weights}: the weights of the unfinished embedding no longer fit backbone {spec.backbone!r}; "
+            f"delete {weights.parent} to start over"
         ) from error
-    # A backbone that starts from other weights each time, whatever the seed, has not been changed by anyone.
+    # Do not warn about a backbone whose initial weights are random despite the seed: nobody changed it.
     if fresh != _content(classifier, spec) and fresh == _content(_build(model, spec), spec):
         warnings.warn(
-            f"backbone {spec.backbone!r} has other weights now than when the embedding was begun: going on with the weights "
-            f"it was begun with; delete {weights.parent} while it is stopped to begin anew with those of now",
+            f"backbone {spec.backbone!r}: its weights have changed since the embedding was started; resuming with the original "
+            f"weights; to start over with the new ones, stop this and delete {weights.parent}",
             stacklevel=2,
         )
     return Network(classifier.to(device), spec)
@@ -152,12 +151,12 @@ def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: to
 def _build(model: ModelSpec, spec: FeatureSpec) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        # Whoever embeds names the backbone; no file does.
+        # The user named the backbone on the command line, no file did.
         return build_classifier(model, trust_code=True)
 
 
 def _content(classifier: Classifier, spec: FeatureSpec) -> bytes:
-    """The backbone's weights and buffers as they are stored."""
+    """The backbone's weights and buffers, serialised."""
     state = classifier.backbone.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):

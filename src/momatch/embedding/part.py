@@ -1,8 +1,8 @@
-"""An embedding under way: rows on disk, and a journal of how many are there, so that a killed one goes on where it was.
+"""An unfinished embedding: rows on disk and a journal of how many are done, so that it can be resumed after a crash.
 
-Beside ``features.npz`` lies ``features.npz.part`` with ``plan.json`` (what is being made), ``backbone.safetensors``, one .npy
-file for features and pictures of each split, and ``done.jsonl``. Rows are written through the file and not through a mapping: a
-mapping answers a full disk with a signal that kills the process.
+The directory ``features.npz.part`` next to ``features.npz`` holds ``plan.json`` (the settings), ``backbone.safetensors``, .npy
+files of features and pictures of each split, and ``done.jsonl``. Rows are written to the files, not through a memory map: on a
+full disk a memory map kills the process with a signal.
 """
 
 import errno
@@ -33,10 +33,10 @@ _LOCK = "lock"
 
 
 class Part:
-    """The folder of an embedding under way.
+    """The directory of an unfinished embedding.
 
     Args:
-        out: the features file that it becomes.
+        out: the final features file.
     """
 
     def __init__(self, out: Path) -> None:
@@ -44,17 +44,17 @@ class Part:
         self.folder = out.with_name(out.name + PART)
 
     def path(self, name: str) -> Path:
-        """A file of the folder."""
+        """Path of a file in the directory."""
         return self.folder / name
 
     def is_begun(self, plan: Mapping[str, Any]) -> bool:
-        """Whether rows of this embedding were made before; where none were, nothing is lost by beginning anew.
+        """Whether the directory has finished rows of this embedding; if not, nothing is lost by starting over.
 
         Args:
-            plan: everything that the rows depend on, as plain values.
+            plan: everything the rows depend on, as plain values.
 
         Raises:
-            ValueError: if another one was begun there.
+            ValueError: if it has rows of a different embedding.
         """
         found, plan = read_object(self.path(_PLAN)), parse_json(json_bytes(dict(plan)))
         if found is None or not self.done():
@@ -62,21 +62,21 @@ class Part:
         for key in (*plan, *found):
             if found.get(key) != plan.get(key):
                 raise ValueError(
-                    f"{self.folder}: an embedding was begun there with {key} {found.get(key)!r}, got {plan.get(key)!r}; give "
-                    "the same command as then to go on with it, delete the folder to begin anew, or take another --out"
+                    f"{self.folder}: it holds an unfinished embedding with {key} {found.get(key)!r}, got {plan.get(key)!r}; "
+                    "run the original command to resume it, delete the directory to start over, or choose another --out"
                 )
         return True
 
     def begin(self, plan: Mapping[str, Any], arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-        """Make the files of an embedding, unless rows of it were made before.
+        """Create the files of an embedding, unless it is being resumed.
 
         Args:
-            plan: as for `is_begun`.
+            plan: see `is_begun`.
             arrays: file name -> dtype and shape.
 
         Raises:
-            ValueError: as `is_begun`.
-            OSError: if there is too little space, or they cannot be written.
+            ValueError: see `is_begun`.
+            OSError: if there is too little space, or a file cannot be written.
         """
         if self.is_begun(plan):
             return
@@ -86,32 +86,32 @@ class Part:
                 np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
                 file.truncate(file.tell() + _size(dtype, shape))
         self.path(JOURNAL).write_bytes(b"")
-        # Last, because a plan without its files would be taken for an embedding that was begun.
+        # Last, because a plan without its files would look like an embedding to resume.
         replace_files({self.path(_PLAN): json_bytes(plan)})
 
     def done(self) -> dict[str, int]:
-        """How many rows of each split are on the disk."""
+        """Number of finished rows of each split."""
         if not self.path(JOURNAL).exists():
             return {}
         return {record["split"]: record["rows"] for record in read_journal(self.folder)}
 
     def clear(self) -> None:
-        """Remove what an embedding left of which no row was made, its weights above all: they may be what made it fail.
+        """Remove the leftovers of an embedding without finished rows; its weights may be the reason it failed.
 
         Raises:
-            OSError: if it cannot be.
+            OSError: if a file cannot be removed.
         """
-        # First, because a plan without its files would be taken for an embedding that was begun.
+        # First, because a plan without its files would look like an embedding to resume.
         self.path(_PLAN).unlink(missing_ok=True)
         for entry in list(self.folder.iterdir()):
             if entry.name != _LOCK:
                 entry.unlink()
 
     def finish(self, written: Path) -> None:
-        """Put the finished file in its place and remove the folder.
+        """Move the finished file into place and remove the directory.
 
         Raises:
-            OSError: if it cannot be.
+            OSError: if either fails.
         """
         sync_file(written)
         rename_synced(written, self.out)
@@ -119,11 +119,11 @@ class Part:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """The folder for this process alone; an `OSError` inside says what is left and how to go on.
+        """Lock the directory for this process; an `OSError` inside is re-raised with what was kept and how to resume.
 
         Raises:
-            ValueError: if another process works there.
-            OSError: with the number of the first one.
+            ValueError: if another process holds the lock.
+            OSError: with the original errno.
         """
         from filelock import FileLock, Timeout
 
@@ -140,10 +140,10 @@ class Part:
         except Timeout as error:
             raise ValueError(f"{self.folder}: another process is making {self.out.name}; wait for it") from error
         except OSError as error:
-            remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "put that right"
+            remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fix the problem"
             explained = OSError(
                 f"{self.folder}: embedding failed: {error.strerror or error}; "
-                f"{'what is done is kept' if kept else 'nothing was done yet'}; {remedy}, then give the same command again"
+                f"{'finished rows are kept' if kept else 'nothing was done yet'}; {remedy}, then run the same command again"
             )
             explained.errno = error.errno
             raise explained from error
@@ -153,17 +153,17 @@ class Part:
         if free < size:
             raise OSError(
                 errno.ENOSPC,
-                f"it needs {size / 1e9:.2f} GB there while it works, half of it at the end, got {free / 1e9:.2f} GB free",
+                f"needs {size / 1e9:.2f} GB while it works and half of that afterwards, got {free / 1e9:.2f} GB free",
             )
 
 
 class RowWriter:
-    """Writes rows of one split, in order, and notes them.
+    """Writes the rows of one split in order and journals them.
 
     Args:
-        part: begun.
+        part: the embedding, after `Part.begin`.
         split: "train" or "test".
-        journal: of the part.
+        journal: the journal of `part`.
     """
 
     def __init__(self, part: Part, split: str, journal: Journal) -> None:
@@ -171,7 +171,7 @@ class RowWriter:
         self._files = {kind: part.path(f"{split}_{kind}.npy") for kind in ("features", "pictures")}
 
     def write(self, first: int, **arrays: np.ndarray) -> None:
-        """Write `features` and `pictures` from row `first` on.
+        """Write `features` and `pictures` starting at row `first`.
 
         Raises:
             OSError: if they cannot be written.

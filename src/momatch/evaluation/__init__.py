@@ -1,1 +1,1 @@
-"""What a classifier is worth: metrics as pure functions, and the evaluation of a model's outputs."""
+"""Evaluation of a classifier: metrics as pure functions, and the evaluation of a model's outputs."""

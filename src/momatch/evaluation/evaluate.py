@@ -1,6 +1,6 @@
-"""From a classifier's outputs to metrics: accuracy, calibration, compactness, outlier scores; and the closed-form refit.
+"""Metrics of a classifier's outputs: accuracy, calibration, compactness, outlier scores; and the closed-form refit.
 
-No run and no files here: `momatch.inference.evaluate` evaluates a finished run on its data, `metrics` are the formulas.
+Works on tensors only. `momatch.inference.evaluate` evaluates a finished run; the formulas are in `metrics`.
 """
 
 import copy
@@ -47,20 +47,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of a classifier on n labelled images; shares are fractions of 1.
+    """Metrics of a classifier on n labelled images. Rates are fractions, not percentages.
+
+    Compactness and center metrics are None for a head without centers.
 
     Attributes:
-        n: labelled images that were evaluated.
-        accuracy: share of right predictions, the class of the largest posterior.
-        per_class: the same for each true class (recall); None where no image has that class.
+        n: number of labelled images evaluated.
+        accuracy: fraction of images whose most probable class is the true one.
+        per_class: accuracy for each true class (recall); None for a class without images.
         confusion: counts, row = true class, column = predicted class.
         nll: mean negative log likelihood -log p(y|x) of the true classes.
         calibration: accuracy by confidence, in 15 bins.
-        compactness: mean L2 distance to the center of the predicted class; None for a head without centers.
-        compactness_true: mean L2 distance to the center of the true class; None for a head without centers.
-        center_spread: how far apart the centers lie against the means of the true classes (see
-            `momatch.evaluation.metrics.alignment`): 1 as far, 0 collapsed; None for a head without centers.
-        center_offset: how far class means lie from their centers against the spread of the classes; None likewise.
+        compactness: mean L2 distance to the center of the predicted class.
+        compactness_true: mean L2 distance to the center of the true class.
+        center_spread: spread of the centers relative to that of the class means (see
+            `momatch.evaluation.metrics.alignment`): 1 is equal, 0 collapsed.
+        center_offset: distance of class means to their centers, relative to the spread within classes.
     """
 
     n: int
@@ -80,7 +82,7 @@ class Evaluation:
         return self.calibration.error
 
     def to_dict(self) -> dict[str, Any]:
-        """All metrics as plain values for JSON; None where one is not finite."""
+        """All metrics as plain values for JSON; None for a value that is not finite."""
         metrics = {
             "n": self.n,
             "accuracy": self.accuracy,
@@ -100,35 +102,35 @@ class Evaluation:
 def evaluate_classifier(
     classifier: Classifier, rows: Rows | Tensor, labels: Int64[Tensor, " n"], *, batch_size: int = 512
 ) -> Evaluation:
-    """Run the classifier over images or features and measure it; those labelled -1 are left out.
+    """Run the classifier over images or features and evaluate it; samples labelled -1 are skipped.
 
     Raises:
-        ValueError: as `run_classifier` and `evaluate_outputs`.
+        ValueError: see `run_classifier` and `evaluate_outputs`.
     """
     return evaluate_outputs(classifier.head, run_classifier(classifier, rows, batch_size=batch_size), labels)
 
 
 def evaluate_outputs(head: Head, outputs: Outputs, labels: Int64[Tensor, " n"]) -> Evaluation:
-    """Metrics of outputs that are there already; samples labelled -1 are left out.
+    """Evaluate the outputs of a classifier; samples labelled -1 are skipped.
 
     Args:
-        head: whose centers compactness is measured to.
-        outputs: of all samples.
+        head: provides the centers for compactness.
+        outputs: outputs for all samples.
         labels: true classes, -1 for unlabelled.
 
     Raises:
-        ValueError: if labels do not fit the outputs, none is known, or an output is not a number.
+        ValueError: if the labels do not match the outputs, all are -1, or a posterior is NaN.
     """
     K = outputs.log_joint.shape[1]
     known = _known(labels, len(outputs), K)
     if len(known) == 0:
-        raise ValueError(f"labels: got {len(labels)} unlabelled samples (-1), expected at least one with a class")
+        raise ValueError(f"labels: got {len(labels)} unlabelled samples (-1), expected at least one labelled")
     outputs, labels = outputs.select(known), labels.cpu()[known]
     undefined = int(log_posterior(outputs.log_joint).isnan().any(1).sum())
     if undefined:
         raise ValueError(
-            f"outputs: got {undefined} of {len(outputs)} samples whose posterior is not a number, expected none; "
-            "the model has diverged, so take an earlier checkpoint or train with a lower learning rate"
+            f"outputs: got a NaN posterior for {undefined} of {len(outputs)} samples, expected none; "
+            "the model has diverged: use an earlier checkpoint, or train with a lower learning rate"
         )
     predicted = outputs.log_joint.argmax(1)
     confusion = confusion_matrix(predicted, labels, K)
@@ -151,15 +153,15 @@ def evaluate_outputs(head: Head, outputs: Outputs, labels: Int64[Tensor, " n"]) 
 
 @torch.no_grad()
 def outlier_scores(head: Head, outputs: Outputs) -> dict[str, Float[Tensor, " n"]]:
-    """Every outlier score that the head offers, higher = more outlying, on the CPU; +inf where it is not a number.
+    """Every outlier score that the head supports, on the CPU. Higher means more outlying; NaN becomes +inf.
 
-    All are computed from the embeddings by `head`, which may be another than the one that the outputs came from: a refitted
-    one, for example.
+    Scores are computed from the embeddings, so `head` may differ from the one that made the outputs (a refitted head, for
+    example).
 
     Returns:
         "density": -log p(x), the energy for a linear head. "confidence": log(1 - max posterior), in log space so that
-        confident samples do not tie. With centers also "nearest", "assigned" and "farthest": the Mahalanobis distance to the
-        nearest center, to that of the predicted class and to the farthest.
+        confident samples do not tie. With centers also the Mahalanobis distances "nearest", "assigned" (to the center of the
+        predicted class) and "farthest".
     """
     z = outputs.z.to(next(head.parameters()).device)
     log_joint = head(z)
@@ -175,17 +177,17 @@ def outlier_scores(head: Head, outputs: Outputs) -> dict[str, Float[Tensor, " n"
 def separation(
     inliers: Mapping[str, Float[Tensor, " n"]], outliers: Mapping[str, Float[Tensor, " m"]]
 ) -> dict[str, dict[str, float]]:
-    """How well each score tells outliers from inliers: its "auroc" and "fpr95" (see `momatch.evaluation.metrics`).
+    """How well each score separates outliers from inliers: "auroc" and "fpr95" (see `momatch.evaluation.metrics`).
 
     Args:
-        inliers: the `outlier_scores` of samples like the training data.
-        outliers: those of other samples, under the same names.
+        inliers: `outlier_scores` of in-distribution samples.
+        outliers: `outlier_scores` of outliers.
 
     Raises:
-        ValueError: if the names differ or there is no inlier or no outlier.
+        ValueError: if the score names differ, or there are no inliers or no outliers.
     """
     if inliers.keys() != outliers.keys():
-        raise ValueError(f"outliers: got scores {sorted(outliers)}, expected those of the inliers, {sorted(inliers)}")
+        raise ValueError(f"outliers: got scores {sorted(outliers)}, expected {sorted(inliers)} as for the inliers")
     return {
         name: {"auroc": auroc(inliers[name], outliers[name]), "fpr95": fpr95(inliers[name], outliers[name])}
         for name in inliers
@@ -195,19 +197,19 @@ def separation(
 def confident_samples(
     outputs: Outputs, labels: Int64[Tensor, " n"], *, cutoff: float = 0.95
 ) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]:
-    """Samples that a refit may trust: labelled ones with their class, others with a posterior of at least `cutoff`.
+    """Samples to refit on: labelled ones, and those predicted with a posterior of at least `cutoff`.
 
     Args:
-        outputs: of all samples.
+        outputs: outputs for all samples.
         labels: true classes, -1 for unlabelled.
-        cutoff: smallest posterior of a predicted class, 0 to 1.
+        cutoff: lowest posterior of the predicted class, 0 to 1.
 
     Returns:
-        Their positions, (m,), in order, and their classes, (m,): the true or else the predicted one. Samples whose embedding
-        is not finite are left out.
+        Ascending positions (m,), and classes (m,): the true class if known, else the predicted one. Samples with a non-finite
+        embedding are left out.
 
     Raises:
-        ValueError: if labels do not fit the outputs, or `cutoff` is out of range.
+        ValueError: if the labels do not match the outputs, or `cutoff` is out of range.
     """
     check_fraction("cutoff", cutoff)
     _known(labels, len(outputs), outputs.log_joint.shape[1])
@@ -223,10 +225,10 @@ def refit_head(head: Head, z: Float[Tensor, "n D"], labels: Int64[Tensor, " n"])
     """A copy of the head with centers and variances set to each class's mean and variance (see `momatch.AAGMM.refit`).
 
     Returns:
-        The copy, on the head's device; None for a head without centers, which has nothing to refit.
+        The copy, on the head's device; None for a head without centers.
 
     Raises:
-        ValueError: if shapes do not fit, there are no samples, a label is out of range or `z` is not finite.
+        ValueError: if shapes do not match, there are no samples, a label is out of range or `z` is not finite.
     """
     if not head.has_centers:
         return None
@@ -237,10 +239,10 @@ def refit_head(head: Head, z: Float[Tensor, "n D"], labels: Int64[Tensor, " n"])
 
 
 def _known(labels: Tensor, n: int, num_classes: int) -> Int64[Tensor, " m"]:
-    """Positions of the labelled samples, after a check of all labels."""
+    """Check all labels; return the positions of the labelled samples."""
     labels = labels.cpu()
     if labels.shape != (n,):
-        raise ValueError(f"labels: got shape {tuple(labels.shape)}, expected one for each of the {n} images, ({n},)")
+        raise ValueError(f"labels: got shape {tuple(labels.shape)}, expected ({n},), one per image")
     positions = (labels != UNLABELED).nonzero().flatten()
     check_labels(labels[positions], len(positions), num_classes, name="labels")
     return positions

@@ -1,6 +1,6 @@
 """Metrics of predictions and scores: pure functions of tensors, computed in float64.
 
-Labels here are class numbers; leave unlabelled samples out first (`momatch.evaluation.evaluate` does).
+Labels must be class numbers: remove unlabelled samples first (`momatch.evaluation.evaluate` does).
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from torch import Tensor
 
 from momatch.heads import log_posterior
 
-#: Equal-width bins of the calibration error.
+#: Number of equal-width confidence bins.
 CALIBRATION_BINS = 15
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How often predictions are right where the model is so sure: one entry for each bin of confidence.
+    """Accuracy by confidence: one entry per confidence bin.
 
-    Bin b of B holds the samples whose largest posterior lies in (b/B, (b+1)/B].
+    Bin b of B holds the samples whose largest posterior is in (b/B, (b+1)/B].
 
     Attributes:
         count: samples in the bin.
-        confidence: mean largest posterior in the bin; 0 in an empty one.
-        accuracy: share of right predictions in the bin; 0 in an empty one.
+        confidence: mean largest posterior in the bin; 0 if empty.
+        accuracy: fraction of correct predictions in the bin; 0 if empty.
     """
 
     count: Int64[Tensor, " B"]
@@ -42,7 +42,7 @@ class Calibration:
 def calibration(
     log_joint: Float[Tensor, "n K"], labels: Int64[Tensor, " n"], *, bins: int = CALIBRATION_BINS
 ) -> Calibration:
-    """Compare confidence, the largest posterior, with accuracy in equal-width bins of confidence."""
+    """Compare confidence (the largest posterior) with accuracy, in equal-width confidence bins."""
     confidence, predicted = log_posterior(log_joint.double()).exp().max(1)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     bin_of = torch.bucketize(confidence, edges[1:-1])  # (n,)
@@ -57,7 +57,7 @@ def calibration(
 
 @torch.no_grad()
 def negative_log_likelihood(log_joint: Float[Tensor, "n K"], labels: Int64[Tensor, " n"]) -> float:
-    """Mean of -log p(y|x) of the true classes, in nats."""
+    """Mean of -log p(y|x) over the samples, in nats."""
     return float(-log_posterior(log_joint.double()).gather(1, labels.unsqueeze(1)).mean())
 
 
@@ -70,7 +70,7 @@ def confusion_matrix(
 
 @torch.no_grad()
 def compactness(z: Float[Tensor, "n D"], centers: Float[Tensor, "K D"], assignment: Int64[Tensor, " n"]) -> float:
-    """Mean L2 distance of each embedding to the center that it is assigned to; plain, not scaled by variances."""
+    """Mean L2 distance of each embedding to its assigned center, not scaled by variances."""
     return float(torch.linalg.vector_norm(z.double() - centers.double()[assignment], dim=1).mean())
 
 
@@ -78,13 +78,13 @@ def compactness(z: Float[Tensor, "n D"], centers: Float[Tensor, "K D"], assignme
 def alignment(
     z: Float[Tensor, "n D"], centers: Float[Tensor, "K D"], labels: Int64[Tensor, " n"]
 ) -> tuple[float | None, float | None]:
-    """Whether the centers lie where their classes do.
+    """How well the centers match the class means. Classes without samples are skipped.
 
     Returns:
-        Spread: root mean square distance of the centers from their common mean, divided by that of the classes' means from
-        theirs. 1 where centers lie as far apart as the classes, 0 where they have collapsed into a point. Offset: root mean
-        square distance of a class's mean to its center, divided by that of samples to the mean of their class: below 1 a
-        center lies within its cluster. Classes without a sample are left out. None where the divisor is 0.
+        Spread: root mean square distance of the centers to their mean, divided by that of the class means to theirs. 1 means
+        centers are as far apart as the classes, 0 that they have collapsed. Offset: root mean square distance of class means
+        to their centers, divided by that of samples to their class mean; below 1, centers are inside their clusters. Either is
+        None if its divisor is 0.
     """
     present, place, counts = labels.unique(return_inverse=True, return_counts=True)
     z, centers = z.double(), centers.double()[present]
@@ -100,10 +100,10 @@ def alignment(
 
 @torch.no_grad()
 def log_doubt(log_joint: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
-    """log(1 - max posterior): the logarithm of how probable all other classes are together.
+    """log(1 - max posterior): the log probability of all other classes together.
 
-    Taken as a logsumexp over the other classes, it tells samples apart whose largest posterior rounds to 1. With a single
-    class there is no doubt: -inf.
+    Computed as a logsumexp over the other classes, so samples whose largest posterior rounds to 1 still differ. -inf with a
+    single class.
     """
     log_joint = log_joint.double()
     best = log_joint.argmax(1, keepdim=True)
@@ -112,31 +112,31 @@ def log_doubt(log_joint: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
 
 
 def auroc(inliers: Float[Tensor, " n"], outliers: Float[Tensor, " m"]) -> float:
-    """Probability that an outlier scores higher than an inlier, ties counting half: 1 is perfect, 0.5 chance.
+    """Probability that an outlier scores higher than an inlier, ties counting half: 1 is perfect, 0.5 is chance.
 
-    Scores may be infinite; one that is not a number counts as +inf, the most outlying.
+    Scores may be infinite; NaN counts as +inf.
 
     Raises:
-        ValueError: if there is no inlier or no outlier.
+        ValueError: if there are no inliers or no outliers.
     """
     from sklearn.metrics import roc_auc_score
 
     inliers, outliers = _comparable("inliers", inliers), _comparable("outliers", outliers)
-    # scikit-learn refuses infinite scores; ranks order samples as the scores do, ties included.
+    # scikit-learn rejects infinite scores; ranks give the same order and the same ties.
     ranks = torch.cat([inliers, outliers]).unique(return_inverse=True)[1]
     is_outlier = torch.arange(len(ranks)) >= len(inliers)
     return float(roc_auc_score(is_outlier.numpy(), ranks.numpy()))
 
 
 def fpr95(inliers: Float[Tensor, " n"], outliers: Float[Tensor, " m"]) -> float:
-    """Share of outliers that are accepted when at least 95 % of inliers are: 0 is perfect.
+    """Fraction of outliers accepted when at least 95 % of inliers are: 0 is perfect.
 
-    A sample is accepted up to a threshold, the smallest inlier score with at least 95 % of the inliers at or below it; an
-    outlier exactly on it is accepted. Inliers are the positives here, as in most papers; some libraries (OpenOOD 1.5) take
-    outliers as positives under the same name, which is another metric.
+    The threshold is the smallest inlier score with at least 95 % of the inliers at or below it; scores up to and including it
+    are accepted. Inliers are the positives, as in most papers. Some libraries (OpenOOD 1.5) use the same name with outliers as
+    positives, which is a different metric.
 
     Raises:
-        ValueError: if there is no inlier or no outlier.
+        ValueError: if there are no inliers or no outliers.
     """
     inliers, outliers = _comparable("inliers", inliers), _comparable("outliers", outliers)
     accepted = -(-95 * len(inliers) // 100)  # rounded up, in integers: 0.95 n is not exact
@@ -146,5 +146,5 @@ def fpr95(inliers: Float[Tensor, " n"], outliers: Float[Tensor, " m"]) -> float:
 
 def _comparable(name: str, scores: Tensor) -> Float[Tensor, " n"]:
     if scores.ndim != 1 or len(scores) == 0:
-        raise ValueError(f"{name}: got shape {tuple(scores.shape)}, expected the scores of at least one sample, (n,)")
+        raise ValueError(f"{name}: got shape {tuple(scores.shape)}, expected (n,), with at least one score")
     return scores.detach().cpu().double().nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -1,1 +1,1 @@
-"""One source of data a file. A new dataset is a file here and an entry in `momatch.data.catalog` or `momatch.data.load`."""
+"""One data source per file. To add a dataset, add a file here and an entry in `momatch.data.catalog` or `momatch.data.load`."""

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100, in the binary and the python layout.
 
-The python layout is made of pickles. A pickle can run any code when it is read, so these go through an unpickler that knows
-nothing but byte strings, numbers, lists, dicts and plain integer arrays.
+The python layout consists of pickles, which can run arbitrary code when loaded. They are read by an unpickler that accepts only
+byte strings, numbers, lists, dicts and plain integer arrays.
 """
 
 import io
@@ -22,12 +22,12 @@ _PIXELS = 3 * 32 * 32
 
 
 def _empty_array(*_: object) -> UInt8[np.ndarray, "0"]:
-    """Stands for numpy's own array maker: the content comes afterwards, with the state."""
+    """Replaces numpy's array constructor; the content comes later, with the state."""
     return np.empty(0, np.uint8)
 
 
 class _Array:
-    """Stands for the class ``numpy.ndarray``, which the pickle only hands to the array maker."""
+    """Replaces the class ``numpy.ndarray``, which the pickle only passes to the array constructor."""
 
 
 def _integer_dtype(code: str | bytes, *_: object) -> "np.dtype[np.integer[Any]]":
@@ -38,7 +38,7 @@ def _integer_dtype(code: str | bytes, *_: object) -> "np.dtype[np.integer[Any]]"
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Stands for ``_codecs.encode``, by which old pickle protocols carry the bytes of Python 3."""
+    """Replaces ``_codecs.encode``, which old pickle protocols use for bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"got the encoding {encoding!r}, expected latin1")
     return text.encode("latin1")
@@ -56,7 +56,7 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 class _CifarUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"got a reference to {module}.{name}, which no CIFAR file holds")
+            raise pickle.UnpicklingError(f"got a reference to {module}.{name}, which CIFAR files do not contain")
         return _ADMITTED[module, name]
 
 
@@ -72,10 +72,10 @@ def _read_pickle(path: Path) -> dict[str, Any]:
 
 
 def _split(images: UInt8[np.ndarray, "n d"], labels: Integer[np.ndarray, " n"], num_classes: int, path: Path) -> Split:
-    """Images (n, 3072) in planes, and their labels, as a split.
+    """Make a split of images (n, 3072), stored as planes, and labels.
 
     Raises:
-        DataError: if they do not fit together.
+        DataError: if they do not match, or a label is out of range.
     """
     if images.shape[1] != _PIXELS or labels.shape != images.shape[:1]:
         raise DataError(
@@ -84,16 +84,16 @@ def _split(images: UInt8[np.ndarray, "n d"], labels: Integer[np.ndarray, " n"], 
     if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
         raise DataError(
             f"{path}: got labels from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}; "
-            "the file is damaged or of another dataset"
+            "the file is damaged or belongs to another dataset"
         )
     return Split(torch.from_numpy(images.reshape(-1, 3, 32, 32)), torch.from_numpy(labels.astype(np.int64)))
 
 
 def read_binary(path: Path, label_bytes: int, num_classes: int) -> Split:
-    """Read a .bin file: records of `label_bytes` labels (the last one counts) and 3,072 pixels in planes.
+    """Read a .bin file: records of `label_bytes` labels (the last is used) and 3,072 bytes of pixel planes.
 
     Raises:
-        DataError: if the length or the labels do not fit.
+        DataError: if the length or the labels are invalid.
     """
     raw = np.fromfile(path, np.uint8)
     record = label_bytes + _PIXELS
@@ -104,10 +104,10 @@ def read_binary(path: Path, label_bytes: int, num_classes: int) -> Split:
 
 
 def read_python(path: Path, label_key: str, num_classes: int) -> Split:
-    """Read a batch of the python layout, without running what a forged pickle may hold.
+    """Read a batch of the python layout, without running code in the pickle.
 
     Raises:
-        DataError: if it is no such batch.
+        DataError: if it is not such a batch.
     """
     batch = _read_pickle(path)
     images, labels = batch.get("data"), batch.get(label_key)
@@ -141,7 +141,7 @@ def load_cifar(name: str, data_dir: Path, options: LoadOptions) -> tuple[Dataset
     """Load `cifar10` or `cifar100` (its 100 fine classes): uint8 (N, 3, 32, 32).
 
     Raises:
-        DataError: if the files are missing or broken.
+        DataError: if the files are missing or damaged.
     """
     layout, folder = obtain(name, data_dir, options)
     is_binary = layout is KNOWN[name].layouts[0]

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that come inside scikit-learn: a dataset that needs no download."""
+"""The 1,797 handwritten digits included in scikit-learn: no download needed."""
 
 import hashlib
 from pathlib import Path
@@ -17,10 +17,10 @@ _NUM_TEST = 500
 def digits_test_indices(
     labels: Int64[np.ndarray, " N"],
 ) -> Int64[np.ndarray, " T"]:
-    """The fixed, stratified choice of 500 test images.
+    """A fixed, stratified choice of 500 test images.
 
-    Within each class the images with the smallest SHA-256 of their number are taken: no seed and no random generator, so no
-    version of any library can change the split. The classes share the 500 places by largest remainder.
+    Each class contributes the images whose index has the smallest SHA-256. Without a random generator, no library version can
+    change the split. The 500 places are divided among the classes by largest remainder.
 
     Args:
         labels: (1797,) class numbers in scikit-learn's order.
@@ -42,7 +42,7 @@ def digits_test_indices(
 
 
 def load_digits(name: str, data_dir: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Load `digits`: uint8 (N, 1, 8, 8), the original 0 to 16 scaled to 0 to 255; 1,297 for training and 500 for testing."""
+    """Load `digits`: uint8 (N, 1, 8, 8), scaled from 0-16 to 0-255; 1,297 training and 500 test images."""
     from sklearn.datasets import load_digits as load_from_sklearn
 
     bunch = load_from_sklearn()

@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its relatives: a big-endian header (type, dimensions), then the bytes; plain or gzipped."""
+"""The idx format of MNIST and its relatives: a big-endian header (type, dimensions), then bytes; plain or gzipped."""
 
 import gzip
 import zlib
@@ -20,12 +20,12 @@ def read_idx(path: Path, ndim: int) -> UInt8[np.ndarray, "..."]:
     """Read an idx file of unsigned bytes with `ndim` dimensions.
 
     Raises:
-        DataError: if the header, the dimensions or the length are not what the format demands.
+        DataError: if the header, dimensions or length are invalid.
     """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: not a whole gzip file ({error}); fetch it again") from error
+        raise DataError(f"{path}: not a complete gzip file ({error}); download it again") from error
     header = 4 + 4 * ndim
     magic = bytes((0, 0, _UINT8, ndim))
     if len(raw) < header or raw[:4] != magic:
@@ -36,8 +36,8 @@ def read_idx(path: Path, ndim: int) -> UInt8[np.ndarray, "..."]:
     shape = tuple(int(size) for size in np.frombuffer(raw, ">u4", count=ndim, offset=4))
     expected = header + int(np.prod(shape, dtype=np.int64))
     if len(raw) != expected:
-        raise DataError(f"{path}: got {len(raw)} bytes, expected {expected} for dimensions {shape}; fetch it again")
-    # A copy, because a view of bytes is read-only.
+        raise DataError(f"{path}: got {len(raw)} bytes, expected {expected} for dimensions {shape}; download it again")
+    # Copied, because a view of bytes is read-only.
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape).copy()
 
 
@@ -46,7 +46,7 @@ def _split(images_path: Path, labels_path: Path) -> Split:
     if len(images) != len(labels):
         raise DataError(
             f"{images_path.parent}: got {len(images)} images in {images_path.name} but {len(labels)} labels in "
-            f"{labels_path.name}, expected as many"
+            f"{labels_path.name}, expected the same number"
         )
     return Split(torch.from_numpy(images[:, None]), torch.from_numpy(labels.astype(np.int64)))
 
@@ -55,7 +55,7 @@ def load_idx(name: str, data_dir: Path, options: LoadOptions) -> tuple[Dataset, 
     """Load `mnist`, `fashion-mnist` or `kmnist`: uint8 (N, 1, 28, 28).
 
     Raises:
-        DataError: if the files are missing or broken.
+        DataError: if the files are missing or damaged.
     """
     _, folder = obtain(name, data_dir, options)
     paths = [member_path(folder, member) for member in IDX_MEMBERS]

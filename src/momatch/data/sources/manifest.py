@@ -1,8 +1,7 @@
 """A manifest: a CSV or Parquet table of image files with the columns ``path``, ``label`` and optionally ``split``.
 
-Paths are relative to the manifest. An empty label, or -1, means unlabelled.
-``split`` is ``train`` (also where empty) or ``test``.
-Labels are names; whole numbers are ordered by value. A row that cannot be used is skipped with its line, within the limit.
+Paths are relative to the manifest. An empty label, or -1, means unlabelled. ``split`` is ``train`` (or empty) or ``test``.
+Labels are names; integers are ordered by value. Unusable rows are reported by line and skipped, up to the limit.
 """
 
 import csv
@@ -22,7 +21,7 @@ from momatch.data.report import DataError, LoadOptions, LoadReport, Skipped, exa
 _Row = tuple[int, str, str, str]
 _SPLITS = {"": False, "train": False, "test": True}
 _UNLABELED = ("", str(UNLABELED))
-#: What other tools write where a value is missing: neither a class nor certainly "unlabelled".
+#: Written by other tools for a missing value: not a class, and not clearly "unlabelled".
 _MISSING = frozenset({"nan", "na", "n/a", "null", "none"})
 
 
@@ -31,7 +30,7 @@ def _check_columns(source: Path, columns: list[str], needed: tuple[str, ...]) ->
         raise DataError(f"{source}: got the columns {', '.join(columns) or '(none)'}, expected {' and '.join(needed)}")
     repeated = sorted({column for column in columns if columns.count(column) > 1} & {"path", "label", "split"})
     if repeated:
-        raise DataError(f"{source}: got the column {', '.join(repeated)} more than once, expected it once")
+        raise DataError(f"{source}: got the column {', '.join(repeated)} more than once, expected no repeats")
 
 
 def _csv_rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skipped]:
@@ -49,20 +48,20 @@ def _csv_rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skipped]
                 row = dict(zip(columns, (value.strip() for value in fields), strict=True))
                 yield reader.line_num, row["path"], row.get("label", ""), row.get("split", "")
         except (csv.Error, UnicodeDecodeError) as error:
-            # Where a quote or a character is broken the rest of the file cannot be trusted to be in step.
+            # After a broken quote or character, the rows that follow cannot be trusted.
             raise DataError(
                 f"{source}: cannot be read after line {reader.line_num} ({error}), expected CSV in UTF-8"
             ) from error
 
 
 def _cell(value: object) -> str:
-    """A table's cell as text. Whole floats are what pandas makes of integers with gaps."""
+    """A table cell as text. Integral floats become integers: pandas writes integer columns with gaps as floats."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, bytes | list | dict):
-        raise DataError(f"got {value!r} in a cell, expected text or a whole number; save the column as strings")
+        raise DataError(f"got {value!r} in a cell, expected text or an integer; save the column as strings")
     return str(value).strip()
 
 
@@ -91,7 +90,7 @@ def _rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skipped]:
 
 
 def manifest_paths(source: Path) -> Iterator[str | Skipped]:
-    """The paths that a manifest lists, one a row, as they stand there; its labels are not needed.
+    """The paths listed in a manifest, one per row, as written; labels are not needed.
 
     Raises:
         DataError: if it has no column ``path``, or cannot be read.
@@ -106,7 +105,7 @@ def manifest_paths(source: Path) -> Iterator[str | Skipped]:
 
 @dataclass
 class _Reading:
-    """Rows that can be used so far, and those that cannot."""
+    """Usable and skipped rows so far."""
 
     root: str
     digest: int = 0
@@ -122,7 +121,7 @@ class _Reading:
             self.skipped.append(Skipped(f"line {line}", "the path is empty"))
             return
         if label.lower() in _MISSING:
-            meant = f"got the label {label!r}, expected a class, or nothing for unlabelled"
+            meant = f"got the label {label!r}, expected a class, or an empty cell for unlabelled"
             self.skipped.append(Skipped(f"line {line}: {path}", meant))
             return
         label = "" if label in _UNLABELED else label
@@ -143,7 +142,7 @@ class _Reading:
         self.lines.append(line)
 
     def _refuse_conflict(self, line: int, path: str, label: str, is_test: bool) -> None:
-        """The same file twice may be meant; with two labels, or for training and testing, it is not."""
+        """Reject a file listed twice with different labels or splits; plain repeats are fine."""
         row = self.first.setdefault(os.path.realpath(os.path.join(self.root, path)), len(self.paths))
         if row == len(self.paths):
             return
@@ -158,7 +157,7 @@ def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
     """Read a manifest; the images are not opened yet.
 
     Raises:
-        DataError: if it is empty, has no such columns, one class, contradicting rows, or more bad rows than the limit.
+        DataError: if it is empty, lacks a column, has fewer than two classes, contradictory rows, or too many unusable rows.
     """
     reading = _Reading(str(source.parent))
     for row in _rows(source, ("path", "label")):
@@ -168,7 +167,7 @@ def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
             reading.add(*row)
     total = len(reading.paths) + len(reading.skipped)
     if total == 0:
-        raise DataError(f"{source}: got no rows, expected one an image")
+        raise DataError(f"{source}: got no rows, expected one per image")
     limit = options.skip_limit(total)
     if len(reading.skipped) > limit or not reading.paths:
         raise DataError(
@@ -189,14 +188,14 @@ def _files(source: Path, reading: _Reading) -> ImageFiles:
     numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
     if len(set(numbers)) < len(numbers):
         raise DataError(
-            f"{source}: got the labels {', '.join(names)}, expected each number written in one way (1, not 01)"
+            f"{source}: got the labels {', '.join(names)}, expected each number in one spelling (1, not 01)"
         )
     number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
     for row in np.flatnonzero(is_test):
         if reading.labels[row] not in train_names:
             raise DataError(
                 f"{source}: line {reading.lines[row]}: got the test label {reading.labels[row]!r}, "
-                "expected a class that training has"
+                "expected a class of the training images"
             )
     order = np.argsort(is_test, kind="stable")
     return ImageFiles(
@@ -213,9 +212,9 @@ def _files(source: Path, reading: _Reading) -> ImageFiles:
 
 
 def load_manifest(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Load the images that a CSV or Parquet manifest lists.
+    """Load the images listed in a CSV or Parquet manifest.
 
     Raises:
-        DataError: naming the rows that cannot be used.
+        DataError: if the manifest or its images cannot be used.
     """
     return load_files(name, read_manifest(path, options), options)

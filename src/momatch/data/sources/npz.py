@@ -1,6 +1,6 @@
 """An .npz file of arrays.
 
-Keys, with the spellings that other tools use: ``images`` (``train_images``, ``x_train``), ``labels`` (``train_labels``,
+Keys, with accepted alternatives: ``images`` (``train_images``, ``x_train``), ``labels`` (``train_labels``,
 ``y_train``; -1 is unlabelled), and optionally ``unlabeled_images`` (``unlabelled_images``), ``test_images`` (``x_test``),
 ``test_labels`` (``y_test``) and ``class_names``. Images are uint8 (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3.
 Nothing is unpickled. Images of more than 1 GiB are streamed into the cache and memory-mapped.
@@ -40,7 +40,7 @@ _BLOCK_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class StoredImages:
-    """An array of images inside the archive: its shape as (N, C, H, W), read in blocks."""
+    """An array of images inside the archive, read in blocks; `shape` is (N, C, H, W)."""
 
     archive: Path
     key: str
@@ -48,10 +48,10 @@ class StoredImages:
     shape: tuple[int, int, int, int]
 
     def blocks(self, rows: int | None = None) -> Iterator[UInt8[np.ndarray, "_ C H W"]]:
-        """All images in order, `rows` at a time; None for as many as are read well at once.
+        """All images in order, `rows` at a time; by default about 64 MiB at a time.
 
         Raises:
-            Exception: what zipfile, zlib or numpy raise where the archive is damaged.
+            Exception: whatever zipfile, zlib or numpy raise for a damaged archive.
         """
         row = int(np.prod(self.stored[1:]))
         step = rows or max(1, _BLOCK_BYTES // row)
@@ -78,7 +78,7 @@ def _images(path: Path, key: str) -> StoredImages:
     with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
         stored, fortran, dtype = _read_header(member)
     if dtype != np.uint8:
-        vectors = "; for vectors take momatch.MoMatchClassifier, for features of images momatch embed"
+        vectors = "; for vectors use momatch.MoMatchClassifier, for features of images momatch embed"
         raise DataError(
             f"{path}: {key}: got dtype {dtype}, expected uint8 from 0 to 255; scale and convert it first"
             + (vectors if len(stored) == 2 else "")
@@ -99,7 +99,7 @@ def _labels(path: Path, key: str, values: Shaped[np.ndarray, "..."], count: int)
 
 
 def _read(parts: list[StoredImages], path: Path, options: LoadOptions) -> tuple[UInt8[Tensor, "N C H W"], Path | None]:
-    """All image arrays one after the other: in memory, or memory-mapped where they are large."""
+    """All image arrays concatenated: in memory, or memory-mapped if large."""
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     for part in parts:
         if part.shape[1:] != shape[1:]:
@@ -121,16 +121,16 @@ def _class_names(small: dict[str, Shaped[np.ndarray, "..."]], train: Int64[Tenso
     if "class_names" in small:
         names = small["class_names"]
         if names.ndim != 1:
-            raise DataError(f"class_names: got shape {names.shape}, expected (K,), one name a class")
+            raise DataError(f"class_names: got shape {names.shape}, expected (K,), one name per class")
         return tuple(str(name) for name in names)
     return tuple(str(k) for k in range(int(train.max()) + 1)) if len(train) else ()
 
 
 def open_images(path: Path) -> dict[str, StoredImages]:
-    """The arrays of images in an .npz file by role: ``images``, ``unlabeled_images``, ``test_images``. Labels are not needed.
+    """The image arrays of an .npz file by role: ``images``, ``unlabeled_images``, ``test_images``. Labels are not needed.
 
     Raises:
-        DataError: if it is damaged, or holds no such array.
+        DataError: if it is damaged, or has no such array.
     """
     with _explained(path):
         with _opened(path) as archive:
@@ -143,7 +143,7 @@ def open_images(path: Path) -> dict[str, StoredImages]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with the file as a sentence about it."""
+    """Turn errors of reading the file into a `DataError`."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
@@ -155,22 +155,22 @@ def _explained(path: Path) -> Iterator[None]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     if not zipfile.is_zipfile(path):
-        raise DataError(f"{path}: cannot be read as .npz (no zip archive), expected a file that np.savez wrote")
-    # Opened here, because np.load leaves a file that it cannot read open.
+        raise DataError(f"{path}: cannot be read as .npz (not a zip archive), expected a file written by np.savez")
+    # Opened here, because np.load does not close a file that it cannot read.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         yield archive
 
 
 def _found(keys: list[str]) -> dict[str, str | None]:
-    """Role -> the array that has it, where there is one."""
+    """Role -> name of its array, or None."""
     return {role: next((key for key in spellings if key in keys), None) for role, spellings in _KEYS.items()}
 
 
 def load_npz(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Load an .npz file; see the module's docstring for its keys.
+    """Load an .npz file; see the module docstring for its keys.
 
     Raises:
-        DataError: if it is damaged, holds pickles, or its arrays do not fit together.
+        DataError: if it is damaged, contains pickles, or its arrays do not match.
     """
     with _explained(path):
         return _load(name, path, options)

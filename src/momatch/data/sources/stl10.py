@@ -1,4 +1,4 @@
-"""STL-10 in its binary layout: images in planes, each plane column by column; labels from 1.
+"""STL-10 in its binary layout: images as column-major planes; labels start at 1.
 
 The training split is the 5,000 labelled images followed by the 100,000 unlabelled ones, memory-mapped from the cache (2.9 GB).
 """
@@ -26,10 +26,10 @@ _BLOCK = 512
 
 
 def map_binary(path: Path) -> UInt8[Tensor, "N 3 96 96"]:
-    """The images of a .bin file, memory-mapped, rows and columns set right by a view.
+    """The images of a .bin file, memory-mapped; a view puts rows and columns in order.
 
     Raises:
-        DataError: if the length is no multiple of an image's.
+        DataError: if the length is not a multiple of the image size.
     """
     image = int(np.prod(_SHAPE))
     length = path.stat().st_size
@@ -41,7 +41,7 @@ def map_binary(path: Path) -> UInt8[Tensor, "N 3 96 96"]:
 def _read_labels(path: Path, count: int) -> Int64[Tensor, " N"]:
     labels = np.fromfile(path, np.uint8).astype(np.int64) - 1
     if len(labels) != count:
-        raise DataError(f"{path}: got {len(labels)} labels, expected {count}, one an image")
+        raise DataError(f"{path}: got {len(labels)} labels, expected {count}, one per image")
     if labels.min() < 0 or labels.max() > 9:
         raise DataError(f"{path}: got labels from {labels.min() + 1} to {labels.max() + 1}, expected 1 to 10")
     return torch.from_numpy(labels)
@@ -53,7 +53,7 @@ def _blocks(images: UInt8[Tensor, "N 3 96 96"], rows: Int64[Tensor, " n"]) -> It
 
 
 def load_stl10(name: str, data_dir: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Load `stl10`: uint8 (N, 3, 96, 96), with `drop_test_duplicates` without the unlabelled images that show a test image.
+    """Load `stl10`: uint8 (N, 3, 96, 96); `drop_test_duplicates` drops unlabelled near-duplicates of test images.
 
     Raises:
         DataError: if the files are missing or damaged.

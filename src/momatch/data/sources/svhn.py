@@ -19,10 +19,10 @@ _TEN = 10
 
 
 def read_mat(path: Path) -> tuple[UInt8[np.ndarray, "N 3 32 32"], Int64[np.ndarray, " N"]]:
-    """Read a cropped .mat file; the label 10 becomes 0, its digit.
+    """Read a cropped .mat file; label 10 becomes 0.
 
     Raises:
-        DataError: if it is damaged or holds something else.
+        DataError: if it is damaged or not an SVHN file.
     """
     from scipy.io import loadmat
 
@@ -30,7 +30,7 @@ def read_mat(path: Path) -> tuple[UInt8[np.ndarray, "N 3 32 32"], Int64[np.ndarr
         content = loadmat(path, variable_names=["X", "y"])
     except Exception as error:
         # scipy raises almost anything on a damaged file.
-        raise DataError(f"{path}: cannot be read as a MATLAB file ({error}); fetch it again") from error
+        raise DataError(f"{path}: cannot be read as a MATLAB file ({error}); download it again") from error
     images, labels = content.get("X"), content.get("y")
     if images is None or labels is None:
         raise DataError(f"{path}: got the variables {sorted(content)}, expected X and y")
@@ -52,7 +52,7 @@ def _split(path: Path) -> Split:
 
 
 def _with_extra(folder: Path, options: LoadOptions) -> tuple[Split, Path]:
-    """The training and the extra images, memory-mapped: together they are 1.9 GB."""
+    """The training and extra images, memory-mapped (1.9 GB)."""
     paths = [folder / "train_32x32.mat", folder / SVHN_EXTRA.name]
     stats = [os.stat(path) for path in paths]
     key = cache_key("svhn", folder.absolute(), [(stat.st_size, stat.st_mtime_ns) for stat in stats])
@@ -73,7 +73,7 @@ def _with_extra(folder: Path, options: LoadOptions) -> tuple[Split, Path]:
 
 
 def load_svhn(name: str, data_dir: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Load `svhn`: uint8 (N, 3, 32, 32); with `extra` the training set is followed by the 531,131 extra images.
+    """Load `svhn`: uint8 (N, 3, 32, 32); `extra` appends the 531,131 extra images to the training set.
 
     Raises:
         DataError: if the files are missing or damaged.
@@ -82,7 +82,7 @@ def load_svhn(name: str, data_dir: Path, options: LoadOptions) -> tuple[Dataset,
     report = LoadReport(str(folder))
     if options.extra:
         train, report.cache = _with_extra(folder, options)
-        report.notes.append("with the extra images")
+        report.notes.append("includes the extra images")
     else:
         train = _split(folder / "train_32x32.mat")
     return Dataset(name, KNOWN[name].class_names, train, _split(folder / "test_32x32.mat")), report

@@ -1,4 +1,4 @@
-"""Any ``torch.utils.data.Dataset`` of images as a `Dataset`: every sample is read once and kept as uint8."""
+"""Convert any ``torch.utils.data.Dataset`` of images to a `Dataset`: every sample is read once and kept as uint8."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ def to_uint8(image: object, index: int = 0) -> UInt8[np.ndarray, "C H W"]:
     """One sample's image as uint8 (C, H, W).
 
     Args:
-        image: a Pillow image (L or RGB); a tensor (C, H, W) or (H, W); an array (H, W, C) or (H, W). Floats must lie in [0, 1]
+        image: a Pillow image (L or RGB); a tensor (C, H, W) or (H, W); an array (H, W, C) or (H, W). Floats must be in [0, 1]
             and become round(255 x).
         index: the sample's number, for errors.
 
@@ -49,7 +49,7 @@ def to_uint8(image: object, index: int = 0) -> UInt8[np.ndarray, "C H W"]:
         if not (pixels.min() >= 0.0 and pixels.max() <= 1.0):
             raise DataError(
                 f"sample {index}: got floats from {pixels.min():g} to {pixels.max():g}, expected 0 to 1; "
-                "take the normalisation out of the dataset's transform"
+                "remove the normalisation from the dataset's transform"
             )
         return np.asarray(np.rint(pixels * 255), np.uint8)
     if pixels.dtype != np.uint8:
@@ -72,12 +72,12 @@ def _items(dataset: Any) -> Iterator[Any]:
     if isinstance(dataset, IterableDataset):
         yield from dataset
     else:
-        # By number and not by iteration: a map-style dataset need not raise IndexError at its end.
+        # By index, because iterating a map-style dataset needs an IndexError at the end, which not all raise.
         yield from (dataset[index] for index in range(len(dataset)))
 
 
 def _samples(datasets: Sequence[Any], progress: bool) -> Iterator[_Sample]:
-    """The samples of all `datasets`; labels count only in the first."""
+    """The samples of all `datasets`; only labels of the first are used."""
     shape: tuple[int, ...] | None = None
     pairs = ((item, dataset is datasets[0]) for dataset in datasets for item in _items(dataset))
     with CountProgress(None, label="read", enabled=progress) as bar:
@@ -139,14 +139,14 @@ def from_torch_dataset(
     """Read torch datasets of ``(image, label)`` samples.
 
     Args:
-        dataset: training samples. A label of -1 or None, or a sample that is the image alone, is unlabelled. The transform must
-            give images of one size and no random augmentation: each sample is read once.
-        unlabeled: further training samples, whose labels are not looked at.
+        dataset: training samples. A label of -1 or None, or a sample that is only an image, is unlabelled. Each sample is read
+            once, so the transform must give images of one size, without random augmentation.
+        unlabeled: more training samples; their labels are ignored.
         test: test samples.
         class_names: default: ``dataset.classes``, else the class numbers.
-        name: of the result.
-        cache_key: keep the images in a memory-mapped cache under this name instead of in memory. A torch dataset has no
-            fingerprint: take another name when its content changes.
+        name: name of the result.
+        cache_key: keep the images in a memory-mapped cache under this name instead of in memory. Change the name when the
+            content changes: torch datasets have no fingerprint.
         cache_dir: see `LoadOptions`.
         progress: show progress bars.
 
@@ -154,7 +154,7 @@ def from_torch_dataset(
         The dataset; the samples of `unlabeled` follow those of `dataset`.
 
     Raises:
-        DataError: if a sample is no image, sizes are mixed, or there are fewer than two classes.
+        DataError: if a sample is not an image, sizes are mixed, or there are fewer than two classes.
     """
 
     def read(datasets: Sequence[Any], part: str) -> Split:
