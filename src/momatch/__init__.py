@@ -1,6 +1,6 @@
 """momatch: classification with very few labels that knows when it does not know.
 
-Names are imported on first use, so that ``import momatch`` (and with it the command line) does not pay for torch.
+Names are imported on first use, so that ``import momatch`` (and the command line) starts without loading torch.
 """
 
 from importlib import import_module
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from momatch.training.fit import fit as fit
     from momatch.training.run import Run as Run
 
-#: Public name -> the module that defines it. The type checker reads the block above; a test keeps the two equal.
+#: Public name -> the module that defines it. Type checkers read the block above; a test keeps the two in sync.
 _HOME = {
     "StrongAugment": "augment",
     "WeakAugment": "augment",

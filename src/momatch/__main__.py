@@ -3,7 +3,7 @@
 import sys
 
 if __name__ == "__main__":
-    # Python puts the current directory in front of the import path; a file there must not stand in for a module that we import.
+    # Python puts the current directory first on the import path; a file there must not shadow a module that we import.
     if not sys.flags.safe_path:
         del sys.path[0]
     from momatch.cli.main import main

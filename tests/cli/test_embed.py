@@ -52,7 +52,7 @@ def test_train_takes_the_preset_and_what_the_file_decided(folder, capsys):
     assert cli.main(["train", "--dataset", "f.npz", "--steps", "7", "--print-config"]) == 0
     shown = capsys.readouterr()
     config = json.loads(shown.out)
-    assert "f.npz holds features: settings of the preset 'features'" in shown.err
+    assert "f.npz contains features: using the preset 'features'" in shown.err
     expected = {**PRESETS["features"], "steps": 7, "backbone": "tests.embedding.setting:corners", "flip": "no"}
     assert {key: config[key] for key in expected} == expected
     assert cli.main(["train", "--dataset", "f.npz", "--preset", "digits", "--print-config"]) == 0
@@ -85,7 +85,7 @@ def test_train_and_go_on(folder, capsys):
     small = ["--dataset", "f.npz", "--run-dir", "run", "--no-progress", "--device", "cpu", "--eval-interval", "0"]
     assert cli.main(["train", *small, "--steps", "6", "--unlabeled-batch-size", "32", "--trust-code"]) == 0
     out = capsys.readouterr().out
-    assert "tests.embedding.setting:corners network" in out
+    assert "tests.embedding.setting:corners backbone" in out
     assert "report: run/report.html" in out
     assert (
         cli.main(["train", "--resume", "--run-dir", "run", "--dataset", "f.npz", "--no-progress", "--trust-code"]) == 0
@@ -93,7 +93,10 @@ def test_train_and_go_on(folder, capsys):
     assert cli.main(["evaluate", "run", "--trust-code"]) == 0
     assert "run on f.npz: 80 test images" in capsys.readouterr().out
     assert cli.main(["predict", "run", "f.npz", "--trust-code"]) == 1
-    assert "f.npz: got features of corners.npz, expected images: the model has its backbone" in capsys.readouterr().err
+    assert (
+        "f.npz: got cached features of corners.npz, expected images: the model includes its backbone"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

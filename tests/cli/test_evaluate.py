@@ -115,7 +115,7 @@ def test_folder_of_other_sizes(run, tmp_path):
 
 
 def test_never_on_images_that_were_trained_on(run, tmp_path):
-    with pytest.raises(ValueError, match="other images were trained on"):
+    with pytest.raises(ValueError, match="splits training and test images differently"):
         evaluate_run(run, test_fraction=0.5)
     for name in ("a", "b"):
         (tmp_path / "pets" / name).mkdir(parents=True)
@@ -213,7 +213,7 @@ def test_bad_input_is_a_message_and_an_exit_code(arguments, message, run, capsys
 def test_unknown_classes(run, tmp_path, capsys):
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 8, 8), np.uint8), labels=[0, 1, 0, 1], class_names=["cat", "0"])
     assert main(["evaluate", str(run.directory), "--dataset", str(tmp_path / "a.npz")]) == 1
-    assert "got classes that the run does not know: cat; expected some of 0, 1, 2" in capsys.readouterr().err
+    assert "got classes unknown to the run: cat; expected some of 0, 1, 2" in capsys.readouterr().err
 
 
 def test_unfinished_run(tmp_path, capsys):

@@ -35,7 +35,7 @@ def test_training_leaves_a_model_folder(run):
     assert loaded.result == run.result
     card = (run.directory / "README.md").read_text("utf-8")
     assert f"| test accuracy | {run.result['test_accuracy']:.2%} |" in card
-    assert "| outlier p-values | ranked among 500 scores (nearest) of 500 test images |" in card
+    assert "| outlier p-values | calibrated on 500 scores (nearest) of 500 test images |" in card
     assert str(run.directory) not in card + (run.directory / "model.json").read_text("utf-8")
 
 
@@ -46,7 +46,7 @@ def test_onnx_beside_the_run(run, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert re.match(rf"{re.escape(str(path))}: \d\.\d MB, takes uint8 images \(n, 1, 16, 16\)\n", out)
-    assert re.search(r"on \d+ images of digits and made-up ones\n  \d+ images, 1, 2, 7", out)
+    assert re.search(r"on \d+ images of digits and synthetic images\n  \d+ images, 1, 2, 7", out)
     images = load_dataset("digits", size=16).test.images[:9]
     session = onnxruntime.InferenceSession(path)
     label, p_value = session.run(["label", "p_value"], {"images": images.numpy()})
@@ -64,15 +64,15 @@ def test_folder_and_from_there_torch(run, tmp_path, capsys):
     assert main(["export", str(run.directory), "--to", "folder", "--out", str(tmp_path / "model")]) == 0
     assert f'SavedModel.from_pretrained("{tmp_path / "model"}")' in capsys.readouterr().out
     assert main(["export", str(tmp_path / "model"), "--to", "folder", "--out", str(tmp_path / "model")]) == 1
-    assert "there is a model, which is not replaced unasked" in capsys.readouterr().err
+    assert "a model already exists here; pass --overwrite to replace it" in capsys.readouterr().err
     (tmp_path / "model" / "README.md").write_text("mine")
     again = ["export", str(run.directory), "--to", "folder", "--out", str(tmp_path / "model"), "--overwrite"]
     assert main(again) == 0
-    assert "README.md is not a card as momatch wrote it, and was left as it is" in capsys.readouterr().out
+    assert "README.md was edited or written by someone else; kept" in capsys.readouterr().out
     assert (tmp_path / "model" / "README.md").read_text() == "mine"
     assert main(["export", str(tmp_path / "model"), "--to", "torch", "--out", str(tmp_path / "a.pt2")]) == 0
     assert "by torch" in (out := capsys.readouterr().out)
-    assert "on made-up images" in out
+    assert "on synthetic images" in out
     graph = torch.export.load(tmp_path / "a.pt2").module()
     assert graph(torch.zeros(2, 1, 16, 16, dtype=torch.uint8))[0].shape == (2,)
 
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_nothing(run, tmp_path, capsys, monkeypatch, quick):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere: there is no such directory, expected that of a run or of a saved model"),
+        (["nowhere"], "nowhere: no such directory, expected a run directory or a model folder"),
         (["EMPTY"], "model.json: there is no such file"),
         (
             ["RUN", "--out", "no/such/a.onnx"],
@@ -133,7 +133,7 @@ def test_a_full_disk_leaves_nothing(run, tmp_path, capsys, monkeypatch, quick):
         (["RUN", "--out", "a.onnx", "--opset", "9"], "opset: got 9, expected 18 to"),
         (["RUN", "--to", "torch", "--opset", "18"], "--opset: got 18 with --to torch"),
         (["RUN", "--to", "folder"], "--out: got none, expected the folder to write"),
-        (["RUN", "--to", "folder", "--out", "RUN"], "got the directory of a run"),
+        (["RUN", "--to", "folder", "--out", "RUN"], "got a run directory"),
     ],
 )
 def test_bad_input_is_a_message_and_an_exit_code(arguments, message, run, tmp_path, capsys, monkeypatch):

@@ -68,7 +68,7 @@ def test_everything_in_one_table(run, photos, tmp_path, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == ""
     assert "512 images" in err
-    assert "(false discovery rate 0.1, --fdr); 1 unreadable (column error); " in err
+    assert "(false discovery rate 0.1, --fdr); 1 unreadable (see column error); " in err
     assert err.rstrip().endswith("images/s; out.jsonl")
 
 
@@ -96,7 +96,7 @@ def test_refusals_come_before_the_work(run, photos, tmp_path, capsys, monkeypatc
         (directory, f"{photos}/*.jpg"): "matches 0 files",
         (str(tmp_path / "nothing"), photos): "neither config.json nor model.json",
         (str(tmp_path / "gone"), photos): "there is no such directory",
-        (directory, photos, "--out", f"{tmp_path}/out.xlsx"): "ends in .csv, .jsonl, .parquet",
+        (directory, photos, "--out", f"{tmp_path}/out.xlsx"): "extension .csv, .jsonl, .parquet",
         (directory, photos, "--out", f"{tmp_path}/there.csv"): "the file exists",
         (directory, photos, "--alpha", "0.1", "--fdr", "0.1"): "got both --alpha and --fdr",
         (directory, photos, "--alpha", "0"): "--alpha: got 0.0, expected a number between 0 and 1",
@@ -135,7 +135,7 @@ def test_nothing_could_be_read(run, tmp_path, capsysbinary):
     assert main(["predict", str(run.directory), str(tmp_path / "a.png")]) == 1
     out, err = capsysbinary.readouterr()
     (row,) = rows_of(out.decode())
-    assert (row["label"], row["error"]) == ("", "not an image that can be identified")
+    assert (row["label"], row["error"]) == ("", "not a recognised image format")
     assert b"0 images; 0 flagged" in err
     assert b"1 unreadable" in err
 
@@ -146,7 +146,7 @@ def test_a_level_that_no_p_value_reaches(run, photos, tmp_path, capsys):
         assert main(["predict", str(run.directory), str(photos), flag, "0.001", "--out", f"{tmp_path}/{flag}.csv"]) == 0
         err = capsys.readouterr().err
         assert f"warning: nothing can be flagged at {flag} 0.001: with {m} calibration images" in err
-        assert "it takes at least 999" in err
+        assert "at least 999 are needed" in err
         assert "0 flagged" in err
 
 
@@ -157,7 +157,7 @@ def test_a_model_without_calibration(run, photos, tmp_path, capsys):
     save_model(tmp_path / "old", run.classifier, run.spec, run.refitted_head)
     assert main(["predict", str(tmp_path / "old"), str(photos), "--out", str(tmp_path / "out.csv")]) == 0
     err = capsys.readouterr().err
-    assert "warning: the model was saved without calibration" in err
+    assert "warning: the model has no calibration" in err
     assert "--calibration-fraction" in err
     assert "flagged (" not in err
     assert {(row["p_value"], row["flagged"]) for row in rows_of((tmp_path / "out.csv").read_text())} == {("", "")}
@@ -175,7 +175,7 @@ def test_signals_leave_nothing_behind(run, photos, tmp_path, capsys, monkeypatch
     monkeypatch.setattr(pipeline.Predictor, "__call__", stopped)
     before = signal.getsignal(signal.SIGTERM)
     assert main(["predict", str(run.directory), str(photos), "--out", str(tmp_path / "out.csv")]) == code
-    assert f"interrupted; {tmp_path / 'out.csv'} is not written" in capsys.readouterr().err
+    assert f"interrupted; {tmp_path / 'out.csv'} was not written" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
     assert signal.getsignal(signal.SIGTERM) == before
 

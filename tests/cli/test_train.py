@@ -59,8 +59,8 @@ def test_ends_in_words(fitted, capsys):
     assert cli.main(["train", "--run-dir", "my runs/a"]) == 0
     out = capsys.readouterr().out
     for line in (
-        "digits: 4 labels a class, seed 0",
-        "cnn-tiny network, aagmm head on 8 dimensions, constrained by moments up to order 1",
+        "digits: 4 labels per class, seed 0",
+        "cnn-tiny backbone, aagmm head on 8-dimensional embeddings, constraint: moments up to order 1",
         "flexmatch, 1,200 steps of 32 labelled + 96 unlabelled images",
         "report: R/report.html",
         "model:  my runs/a",
@@ -68,11 +68,11 @@ def test_ends_in_words(fitted, capsys):
     ):
         assert line in out.splitlines()
     values = dict(re.findall(r"^(\S.*?)  +(\S.*)$", out, flags=re.MULTILINE))
-    assert values["test accuracy (averaged model, last step)"] == "97.25 %"
-    assert values["best of all evaluations (an oracle: chosen by the test labels)"] == "98.00 %"
+    assert values["test accuracy (EMA model, last step)"] == "97.25 %"
+    assert values["best test accuracy (oracle: chosen on the test set)"] == "98.00 %"
     assert values["pseudo-labels used"] == "90.00 %"
-    assert values["time"] == "1 min 15 s"
-    assert values["images a second"] == "12,346"
+    assert values["training time"] == "1 min 15 s"
+    assert values["images per second"] == "12,346"
     assert "skipped" not in out
 
 
@@ -92,7 +92,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_result(fitted, capsys
     said = capsys.readouterr()
     assert "test accuracy" in said.out
     assert "report:" not in said.out
-    assert "the run is finished, but has no report: no space left; momatch report" in said.err
+    assert "the run is finished, but the report failed: no space left; retry with: momatch report" in said.err
 
 
 def test_summary_of_other_settings():
@@ -103,7 +103,7 @@ def test_summary_of_other_settings():
         summary(config, {"test_accuracy": None, "test_accuracy_note": "there are no test images", "skipped_steps": 7})
     )
     assert "digits: all labels, seed 0" in text
-    assert "linear head on the network's own features, not constrained" in text
+    assert "linear head on the backbone's features, no constraint" in text
     assert "supervised, 1,200 steps of 32 labelled images" in text
     assert "no test accuracy: there are no test images" in text
     assert re.search(r"steps skipped .* 7$", text, flags=re.MULTILINE)
@@ -249,7 +249,7 @@ def test_resume_refuses_other_settings(stored, fitted, capsys):
 
 def test_nothing_to_resume(tmp_path, fitted, capsys):
     assert cli.main(["train", "--resume", "--run-dir", str(tmp_path / "none")]) == 1
-    assert "there is no run to resume; pass --resume auto to start one here" in capsys.readouterr().err
+    assert "no run to resume; pass --resume auto to start one here" in capsys.readouterr().err
     assert cli.main(["train", "--resume", "--run-dir", str(tmp_path)]) == 1
     assert fitted == []
 

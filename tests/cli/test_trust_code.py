@@ -106,7 +106,7 @@ def test_commands_run_a_payload_only_with_permission(folder, arguments, monkeypa
     assert cli.main(arguments) == 1
     error = capsys.readouterr().err
     assert not (folder / "executed").exists()
-    assert "names the backbone 'payload:build': this would import the module 'payload'" in error
+    assert "names the backbone 'payload:build': loading it would import the module 'payload'" in error
     assert "--trust-code" in error
     assert not (folder / "new").exists()
     assert cli.main([*arguments, "--trust-code"]) == 0
@@ -169,7 +169,7 @@ def test_no_file_can_give_the_permission(folder):
         content = json.loads((folder / name).read_text())
         content["trust_code"] = True
         (folder / name).write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="its checksum is not the recorded one"):
+    with pytest.raises(ValueError, match="the checksum does not match"):
         SavedModel.from_pretrained(folder / "model")
     with pytest.raises(UntrustedCodeError):
         _ = Run.load(folder / "run").classifier

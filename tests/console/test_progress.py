@@ -67,7 +67,7 @@ def test_a_plain_line_says_it_all(clock):
     progress.close()
     assert lines() == [
         "step 100/5000  test 96.4%  16 min 20 s left  600 img/s  loss 0.412 = sup 0.210 + unl 0.180 + mom 0.022  "
-        "81.2% of pseudo-labels used, 97.9% right"
+        "81.2% of pseudo-labels used, 97.9% correct"
     ]
 
 
@@ -165,7 +165,7 @@ def test_a_terminal_has_one_line_that_fits(terminal, clock, columns):
     assert len(line) <= columns
     assert line.startswith("step 1980/5000")
     assert ("test 96.4%  2 min 31 s left" in line) == (columns >= 80)
-    assert ("97.9% right" in line) == (columns == 200)
+    assert ("97.9% correct" in line) == (columns == 200)
 
 
 def test_what_is_said_after_the_last_step_stands_below_the_line(terminal, clock):

@@ -86,7 +86,7 @@ def test_many_signals(tmp_path, number, code, more):
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert "stopping after this step" in done.stderr
-    assert "momatch train: stopping; once more to quit at once" in done.stderr
+    assert "momatch train: stopping; press Ctrl-C again to quit at once" in done.stderr
     assert done.stderr.endswith("momatch train: interrupted\n")
 
 

@@ -86,7 +86,7 @@ def test_the_file_says_how_to_read_it(model, exported):
     assert facts["score"] == "nearest"
     assert facts["calibration"] == "30"
     assert facts["calibration_source"] == "30 test images"
-    assert "at least 0.032" in facts["alpha"]
+    assert "smallest useful alpha is 0.032" in facts["alpha"]
     assert "uint8 (n, 1, 9, 8), gray" in facts["input"]
     assert facts["created_by"] == model.spec.created_by
     assert set(json.loads(facts["outputs"])) == set(OUTPUTS)
@@ -322,8 +322,8 @@ class Unknown(torch.nn.Module):
 @pytest.mark.parametrize(
     ("backbone", "message"),
     [
-        (Branching, "cannot make a graph of it for any number of images: "),
-        (Unknown, "ONNX: the network cannot be translated: .*eigh"),
+        (Branching, "cannot trace it for a variable number of images: "),
+        (Unknown, "ONNX: the network cannot be converted: .*eigh"),
     ],
 )
 def test_a_network_that_makes_no_graph(tmp_path, backbone, message):
@@ -341,7 +341,7 @@ def test_what_is_refused(model, tmp_path, unchecked):
         (tmp_path / "no" / "a", {}, "expected a file, not a directory, in a directory that exists"),
         (tmp_path, {}, "expected a file, not a directory"),
         (tmp_path / "there", {}, "the file exists; choose another name, or pass --overwrite"),
-        (tmp_path / "a", {"to": "torch", "opset": 18}, "opset: got 18 for a program of torch"),
+        (tmp_path / "a", {"to": "torch", "opset": 18}, "opset: got 18 for a torch.export program"),
         (tmp_path / "a", {"opset": 17}, "opset: got 17, expected 18 to "),
         (tmp_path / "a", {"images": torch.zeros(1, 1, 9, 9, dtype=torch.uint8)}, "images: got shape"),
     ]:

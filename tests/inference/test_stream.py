@@ -143,7 +143,14 @@ def test_unreadable_files_have_a_row_with_the_reason(tmp_path, monkeypatch):
     assert reasons[0] is None
     for reason, expected in zip(
         reasons[1:],
-        ["No such file", "Is a directory", "truncated", "is empty", "not an image", "line 8: the path is empty"],
+        [
+            "No such file",
+            "Is a directory",
+            "truncated",
+            "is empty",
+            "not a recognised image",
+            "line 8: the path is empty",
+        ],
         strict=True,
     ):
         assert expected in reason
@@ -301,7 +308,7 @@ def test_targets_that_are_refused(tmp_path):
     (tmp_path / "list.csv").touch()
     (tmp_path / "folder.csv").mkdir()
     for name, message in {
-        "out.txt": "expected a name that ends in .csv, .jsonl, .parquet",
+        "out.txt": "expected a file name with the extension .csv, .jsonl, .parquet",
         "gone/out.csv": "in a directory that exists",
         "folder.csv": "not a directory",
         "there.csv": "the file exists; .*--overwrite",

@@ -282,7 +282,7 @@ def test_unknown_names_get_a_suggestion():
 
 @pytest.mark.parametrize("name", sorted(BACKBONES))
 def test_unknown_options_are_refused(name):
-    with pytest.raises(ValueError, match=r"unexpected keyword argument 'depth'; it takes: in_channels"):
+    with pytest.raises(ValueError, match=r"unexpected keyword argument 'depth'; it accepts: in_channels"):
         build_backbone(name, depth=3)
 
 

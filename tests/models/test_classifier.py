@@ -63,7 +63,7 @@ def test_bytes_are_normalised_inside_and_floats_are_not():
     plain = Classifier(classifier.backbone, classifier.head, classifier.projection)
     torch.testing.assert_close(plain(classifier.preprocess(raw)), classifier(raw), rtol=0, atol=0)
     with pytest.raises(
-        ValueError, match=r"got uint8, .* no preprocess; give it one: preprocess=Normalize\(mean, std\)"
+        ValueError, match=r"got uint8, .* no preprocess; build it with preprocess=Normalize\(mean, std\)"
     ):
         plain(raw)
 
@@ -110,17 +110,15 @@ def test_vectors():
 
 def test_parts_that_do_not_fit_are_refused():
     backbone = SmallCNN(width=4)
-    with pytest.raises(
-        ValueError, match="head: got embedding_dim 8, expected the 16 features that the backbone returns"
-    ):
+    with pytest.raises(ValueError, match="head: got embedding_dim 8, expected 16 as the backbone returns"):
         Classifier(backbone, AAGMM(8, 3))
-    with pytest.raises(ValueError, match="projection: got 9 input features, expected the 16 of the backbone"):
+    with pytest.raises(ValueError, match="projection: got 9 input features, expected 16 as the backbone returns"):
         Classifier(backbone, AAGMM(8, 3), nn.Linear(9, 8))
-    with pytest.raises(ValueError, match="got embedding_dim 7, expected the 8 features that the projection returns"):
+    with pytest.raises(ValueError, match="got embedding_dim 7, expected 8 as the projection returns"):
         Classifier(backbone, Linear(7, 3), nn.Linear(16, 8))
     with pytest.raises(ValueError, match="head: got 'gmm', expected one of aagmm, kmeans, linear"):
         Classifier.build(head="gmm", num_classes=3)
-    with pytest.raises(ValueError, match="normalization: got 3 values of mean, expected one for each of 1 channels"):
+    with pytest.raises(ValueError, match="normalization: got 3 means, expected one for each of the 1 channels"):
         Classifier.build("cnn-small", num_classes=3, in_channels=1, normalization=CIFAR10)
     with pytest.raises(ValueError, match="num_classes: got 0"):
         Classifier.build(num_classes=0)
@@ -131,8 +129,8 @@ def test_parts_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("backbone", "message"),
     [
-        (nn.Conv2d(3, 4, 3), r"backbone: it returned shape \(2, 4, 6, 6\), expected a tensor \(n, features\)"),
-        (nn.LSTM(8, 4), "backbone: it returned"),
+        (nn.Conv2d(3, 4, 3), r"backbone: returned shape \(2, 4, 6, 6\), expected a tensor \(n, features\)"),
+        (nn.LSTM(8, 4), "backbone: returned"),
     ],
 )
 def test_backbones_that_return_no_features_are_refused(backbone, message):

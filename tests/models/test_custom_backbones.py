@@ -78,7 +78,7 @@ def test_own_network_that_declares_its_features(own_networks):
     network = build_backbone(f"{own_networks}:Pooled", 1, declares=5)
     assert network.num_features == 5
     assert network.seen == []  # nothing to find out
-    with pytest.raises(ValueError, match="declares 8 features and returns 5; return the features and not the classes"):
+    with pytest.raises(ValueError, match="declares 8 features but returns 5; return features, not classes"):
         build_backbone(f"{own_networks}:Pooled", 1, image_size=8, declares=8)
     with pytest.raises(ValueError, match="declares 'many' features"):
         build_backbone(f"{own_networks}:Pooled", 1, declares="many")
@@ -116,9 +116,9 @@ def test_own_module_instance():
         ("own_networks:number_returned", "got a int, expected a torch.nn.Module"),
         ("own_networks:unpooled", r"returned shape \(2, 4, 30, 30\) for 2 images, expected \(2, features\); pool"),
         ("own_networks:Tuple", "returned a tuple, expected a tensor"),
-        ("own_networks:lazy", "its first input decides its shape; give the image_size of the data"),
+        ("own_networks:lazy", "has lazy layers, whose shape depends on the input; pass the image_size of the data"),
         ("builtins:dict", "got a dict, expected a torch.nn.Module"),
-        ("own_networks:sized", "missing a required argument: 'image_size'; it takes: image_size"),
+        ("own_networks:sized", "missing a required argument: 'image_size'; it accepts: image_size"),
     ],
 )
 def test_bad_own_networks_are_refused(own_networks, path, message):

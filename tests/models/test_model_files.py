@@ -200,18 +200,18 @@ def test_a_description_of_another_release(tmp_path):
     save_model(tmp_path, trained(FACTS), FACTS)
     text = (tmp_path / "model.json").read_text("utf-8")
     (tmp_path / "model.json").write_text(text.replace('"version": 1', '"version": 2'), "utf-8")
-    with pytest.raises(ValueError, match="got version 2 of the format, expected 1"):
+    with pytest.raises(ValueError, match="got format version 2, expected 1"):
         load_model(tmp_path)
 
 
 def test_weights_of_another_network(tmp_path):
     save_model(tmp_path, trained(FACTS), replace(FACTS, embedding_dim=6))
     with pytest.raises(
-        ValueError, match=r"the weights are not those of the network that model.json describes; .*size mismatch"
+        ValueError, match=r"the weights do not match the network that model.json describes; .*size mismatch"
     ):
         load_model(tmp_path)
     save_model(tmp_path, trained(FACTS), replace(FACTS, backbone="mlp"))
-    with pytest.raises(ValueError, match="the weights are not those of the network"):
+    with pytest.raises(ValueError, match="the weights do not match the network"):
         load_model(tmp_path)
 
 

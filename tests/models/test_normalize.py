@@ -30,8 +30,8 @@ def test_keeps_memory_format_and_follows_dtype():
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ((0.5,), (0.5, 0.5), "got 1 values of mean and 2 of std"),
-        ((), (), "got 0 values of mean"),
+        ((0.5,), (0.5, 0.5), "got 1 means and 2 stds"),
+        ((), (), "got 0 means"),
         ((0.5,), (0.0,), "positive std"),
         ((float("nan"),), (0.5,), "finite values"),
         ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7), "divide them by 255"),

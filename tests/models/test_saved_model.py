@@ -124,14 +124,14 @@ def test_a_folder_of_the_first_release_loads(tmp_path):
     assert (loaded.calibration, loaded.settings, loaded.result) == (None, None, None)
     assert_same_predictions(model, loaded)
     card = model_card(loaded, {})
-    assert card.count("None were recorded with this model.") == 2
-    assert "trained by momatch 0.0.1" in card
+    assert card.count("Not recorded.") == 2
+    assert "Trained with momatch 0.0.1" in card
 
 
 def test_a_folder_of_a_later_release_is_refused(model, tmp_path):
     model.save_pretrained(tmp_path)
     rewrite(tmp_path, lambda content: content.update(version=2))
-    with pytest.raises(ValueError, match="got version 2 of the format, expected 1; it was written by another release"):
+    with pytest.raises(ValueError, match="got format version 2, expected 1; it was written by another release"):
         SavedModel.from_pretrained(tmp_path)
 
 
@@ -158,8 +158,8 @@ def test_what_lies_in_the_folder_stays(model, tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"model.safetensors": b"theirs"}, "got a model.safetensors that is no model of momatch"),
-        ({"model.json": b'{"layers": 3}', "model.safetensors": b"theirs"}, "that is no model of momatch"),
+        ({"model.safetensors": b"theirs"}, "got a model.safetensors that is not a momatch model"),
+        ({"model.json": b'{"layers": 3}', "model.safetensors": b"theirs"}, "that is not a momatch model"),
     ],
 )
 def test_a_model_of_another_library_is_not_replaced(model, tmp_path, files, message):
@@ -172,7 +172,7 @@ def test_a_model_of_another_library_is_not_replaced(model, tmp_path, files, mess
 
 def test_a_run_or_a_file_is_not_replaced(model, tmp_path):
     RunDirectory.create(tmp_path / "run", TrainConfig().resolved()).close()
-    with pytest.raises(ValueError, match="got the directory of a run"):
+    with pytest.raises(ValueError, match="got a run directory"):
         model.save_pretrained(tmp_path / "run")
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="got a file, expected a folder"):
@@ -207,7 +207,7 @@ def test_the_card(model, tmp_path):
         "| classes | cat, dog, Käfer |",
         "| images | 9 x 8 pixels, gray, uint8 |",
         "| unlabelled images | 3,400 |",
-        "| outlier p-values | ranked among 30 scores (nearest) of 30 test images |",
+        "| outlier p-values | calibrated on 30 scores (nearest) of 30 test images |",
         "| `lr` | 0.25 |",
         "| test accuracy | 81.25% | the averaged (EMA) model at the last step |",
         "| best test accuracy | 87.50% | an oracle |",
@@ -217,8 +217,8 @@ def test_the_card(model, tmp_path):
     # What a default comes to is not listed as a choice.
     assert "`moment_order`" not in body
     assert "`outlier_score`" not in body
-    assert "12 labels, 4 a class" in body
-    assert "The smallest p-value is 0.032" in body
+    assert "12 labels, 4 per class" in body
+    assert "The smallest possible p-value is 0.032" in body
     assert "| calibration error" not in body
     assert "| compactness" not in body
 
@@ -233,7 +233,7 @@ def test_the_card_of_other_models():
     pool = replace(plain, calibration=replace(plain.calibration, source="30 images of the pool, kept out of training"))
     assert "come from the unlabelled pool" in model_card(pool, {})
     many = small_model(class_names=tuple(map(str, range(60))))
-    assert "48, 49 and 10 more, all in model.json" in model_card(many, {})
+    assert "48, 49 and 10 more (see model.json)" in model_card(many, {})
     odd = small_model(class_names=("a|b\nc", "\udc80"), calibrated=0)
     assert "| classes | a\\|b c, \udc80 |" in model_card(odd, {})
 
@@ -293,7 +293,7 @@ def test_overwriting_a_run_deletes_its_card_and_exports_but_no_page_of_the_user(
 @pytest.mark.parametrize("name", [Path("nowhere/at-all"), "./nowhere", "/nowhere", "a/b/c", "~nobody/x", "..", "a b"])
 def test_what_can_be_no_repository_is_a_missing_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no such (folder|file)"):
+    with pytest.raises(ValueError, match=r"no such (folder|file)"):
         SavedModel.from_pretrained(name)
 
 
@@ -303,14 +303,14 @@ def test_without_the_hubs_package(model, tmp_path, monkeypatch):
     model.save_pretrained("folder")
     assert_same_predictions(model, SavedModel.from_pretrained("folder"))
     remedy = r"pip install 'momatch\[hub\]'"
-    with pytest.raises(ImportError, match=rf"owner/name: there is no such folder; to fetch it .* {remedy}"):
+    with pytest.raises(ImportError, match=rf"owner/name: no such folder; to download it .* {remedy}"):
         SavedModel.from_pretrained("owner/name")
     with pytest.raises(ImportError, match=remedy):
         model.push_to_hub("owner/name")
 
 
 def test_arguments_without_a_meaning_are_refused(model, tmp_path):
-    with pytest.raises(ValueError, match=r"got \['size'\], expected no arguments of the model's"):
+    with pytest.raises(ValueError, match=r"got \['size'\], expected no model arguments"):
         SavedModel.from_pretrained(tmp_path, size=3)
     with pytest.raises(ValueError, match="got a config, expected none"):
         model.save_pretrained(tmp_path / "a", config={"size": 3})
@@ -361,7 +361,7 @@ class TestWithTheHub:
     def test_what_the_hub_does_not_give(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         with pytest.raises(
-            OSError, match="owner/name: there is no such folder, and the Hugging Face hub did not give it"
+            OSError, match="owner/name: no such folder, and the download from the Hugging Face hub failed"
         ):
             SavedModel.from_pretrained("owner/name", local_files_only=True, cache_dir=tmp_path / "cache")
 

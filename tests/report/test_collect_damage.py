@@ -217,7 +217,7 @@ def test_files_of_another_release(run_copy, name, word):
     path = run_copy / name
     path.write_text(path.read_text().replace('"version": 1', '"version": 99', 1))
     report = collect(run_copy, most_points=5)
-    assert f"got {word} of the format" in report.problems[0]
+    assert f"got format {word}" in report.problems[0]
     assert "release" in report.problems[0]
 
 
@@ -295,7 +295,7 @@ def test_no_checkpoint_that_is_whole(half, name, damage):
     far, reason = report.problems
     assert far.startswith("The run has not finished")
     assert reason.startswith("There is no model to show: ")
-    assert "expected one that is whole" in reason
+    assert "expected an intact one" in reason
     assert missing_parts(report) == list(PARTS)
     assert report.points.reason == "There is no model to show (see the problems of this run)."
     assert len(report.metrics) == 3
@@ -387,9 +387,7 @@ def test_a_directory_that_is_no_run(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     (tmp_path / "checkpoints").write_bytes(b"a file of this name")
     report = collect(tmp_path)
-    assert report.problems == (
-        f"The settings cannot be read: {tmp_path}: there is no config.json, expected the directory of a run.",
-    )
+    assert report.problems == (f"The settings cannot be read: {tmp_path}: no config.json, expected a run directory.",)
     assert missing_parts(report) == list(PARTS)
 
 

@@ -172,7 +172,7 @@ def test_every_flipped_bit_is_found(tmp_path):
             (path / file).write_bytes(bad)
             if file == "state.json" and good[position : position + 1].isspace():
                 continue
-            with pytest.raises(ValueError, match="expected one that is whole"):
+            with pytest.raises(ValueError, match="expected an intact one"):
                 load_newest(tmp_path)
         (path / file).write_bytes(good)
     assert load_newest(tmp_path).facts == {"value": 0.25, "text": "a"}
@@ -188,7 +188,7 @@ def test_nothing_usable_is_an_error_and_not_a_fresh_start(tmp_path):
 def test_versions_kinds_and_renamed_folders_are_told_apart(tmp_path):
     text = (save(tmp_path, 1) / "state.json").read_text()
     (tmp_path / "step-00000001" / "state.json").write_text(text.replace('"version": 1', '"version": 99'))
-    with pytest.raises(ValueError, match="got version 99 of the format, expected 1; it was written by another release"):
+    with pytest.raises(ValueError, match="got format version 99, expected 1; it was written by another release"):
         load_newest(tmp_path)
     (tmp_path / "step-00000001" / "state.json").write_text('{"format": "something"}')
     with pytest.raises(ValueError, match="another kind"):
@@ -276,7 +276,7 @@ def test_a_full_disk_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, ste
             continue
         assert found.facts["value"] in (0.5, 0.75)
         assert f"saving the checkpoint of step {step} failed: No space left on device" in str(error)
-        assert f"the last good checkpoint is {found.path.name}; free some space, then go on with" in str(error)
+        assert f"the last good checkpoint is {found.path.name}; free some space, then resume with" in str(error)
         assert str(error).endswith(f"momatch train --resume --run-dir {tmp_path}")
         assert error.errno == no_space().errno
         assert not list(folder.glob("*.part"))
@@ -304,9 +304,7 @@ def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(tmp_path, monk
     monkeypatch.setattr(Path, "iterdir", broken)
     with pytest.raises(OSError, match="Input/output error"):
         load_newest(tmp_path / "checkpoints")
-    with pytest.raises(
-        OSError, match=r"removing old checkpoints failed: .*cannot be listed either.*; put that right, then"
-    ):
+    with pytest.raises(OSError, match=r"removing old checkpoints failed: .*cannot be listed either.*; fix that, then"):
         prune(tmp_path / "checkpoints", 1)
 
 

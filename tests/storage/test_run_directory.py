@@ -69,7 +69,7 @@ def test_metrics_are_strict_json_lines_that_are_there_at_once(tmp_path):
         run.append_metrics({"step": 2, "loss": 0.1 + 0.2})
         run.sync()
         assert RunDirectory(tmp_path).read_metrics()[1] == {"step": 2, "loss": 0.1 + 0.2}
-        with pytest.raises(ValueError, match="metrics: got the step None"):
+        with pytest.raises(ValueError, match="metrics: got step None"):
             run.append_metrics({"loss": 1.0})
 
 
@@ -161,7 +161,7 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path):
     with pytest.raises(ValueError, match=r"a finished run with the same settings; .*--run-dir.*--overwrite"):
         RunDirectory.create(tmp_path / "finished run", CONFIG)
     with pytest.raises(
-        ValueError, match="an unfinished run with the same settings; continue it with: momatch train --resume"
+        ValueError, match="an unfinished run with the same settings; resume it with: momatch train --resume"
     ):
         RunDirectory.create(tmp_path / "unfinished", CONFIG)
     for name in ("finished run", "unfinished"):
@@ -194,7 +194,7 @@ def test_overwriting_nothing_is_creating(tmp_path):
 @pytest.mark.parametrize("content", ['{"model_type": "bert"}', "{", "", "[]", '{"format": "momatch model"}'])
 def test_what_is_no_run_is_refused(tmp_path, overwrite, content):
     (tmp_path / "photo.jpg").touch()
-    with pytest.raises(ValueError, match=r"got a directory with 'photo.jpg' that is no run, expected an empty one"):
+    with pytest.raises(ValueError, match=r"got a directory with 'photo.jpg' that is not a run, expected an empty one"):
         RunDirectory.create(tmp_path, CONFIG, overwrite=overwrite)
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config.json: .*(another kind|damaged)"):
@@ -212,7 +212,7 @@ def test_a_config_of_another_release(tmp_path):
     path = tmp_path / "config.json"
     text = path.read_text("utf-8")
     path.write_text(text.replace('"version": 1', '"version": 2').replace('"momatch": "', '"momatch": "9.'), "utf-8")
-    with pytest.raises(ValueError, match=r"got version 2 of the format, expected 1; it was written by momatch 9\."):
+    with pytest.raises(ValueError, match=r"got format version 2, expected 1; it was written by momatch 9\."):
         RunDirectory.open(tmp_path)
     path.write_text(text.replace('"seed"', '"sede"'), "utf-8")
     with pytest.raises(ValueError, match=r"config.json: got the unknown key 'sede'; did you mean 'seed'"):
@@ -224,7 +224,7 @@ def test_a_config_of_another_release(tmp_path):
 def test_there_is_nothing_to_resume(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="nothing to resume, there is no run; start one without resume"):
+    with pytest.raises(ValueError, match="no run to resume; start one without resume"):
         RunDirectory.open(tmp_path / name)
     assert names(tmp_path / "empty") == []
 
@@ -256,14 +256,14 @@ sys.stdin.read()
 
 def test_a_second_process_is_refused_at_once_and_a_killed_one_blocks_nobody(tmp_path):
     make(tmp_path / "a")
-    with RunDirectory.open(tmp_path / "a"), pytest.raises(OSError, match="another process is at work on this run"):
+    with RunDirectory.open(tmp_path / "a"), pytest.raises(OSError, match="another process is using this run"):
         RunDirectory.open(tmp_path / "a")
     command = [sys.executable, "-c", HOLDER, tmp_path / "a" / "run.lock"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "locked\n"
-        with pytest.raises(OSError, match="another process is at work on this run"):
+        with pytest.raises(OSError, match="another process is using this run"):
             RunDirectory.open(tmp_path / "a")
-        with pytest.raises(OSError, match="another process is at work on this run"):
+        with pytest.raises(OSError, match="another process is using this run"):
             RunDirectory.create(tmp_path / "a", OTHER, overwrite=True)
         assert len(RunDirectory(tmp_path / "a").read_metrics()) == 2, "reading needs no lock"
         os.kill(process.pid, signal.SIGKILL)
@@ -273,7 +273,7 @@ def test_a_second_process_is_refused_at_once_and_a_killed_one_blocks_nobody(tmp_
 def test_the_lock_file_alone_is_an_empty_directory(tmp_path):
     (tmp_path / "run.lock").touch()
     (tmp_path / ".config.json.part").write_text("{")  # a process died while it wrote its config
-    with pytest.raises(ValueError, match="nothing to resume"):
+    with pytest.raises(ValueError, match="no run to resume"):
         RunDirectory.open(tmp_path)
     RunDirectory.create(tmp_path, CONFIG).close()
     assert names(tmp_path) == ["config.json", "run.lock"]

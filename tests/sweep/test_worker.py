@@ -73,7 +73,7 @@ def test_failure_is_an_output(job, capsys):
     (job.directory / "mine.txt").touch()
     result = run_job(job, 1)
     assert result.result is None
-    assert "got a directory with 'mine.txt' that is no run" in result.error
+    assert "got a directory with 'mine.txt' that is not a run" in result.error
     assert not result.is_busy
     assert "\n" not in result.error
     assert capsys.readouterr().err == ""

@@ -100,7 +100,9 @@ def test_another_dataset_object_is_evaluated_by_class_names(on_object, small_dig
 
 
 def test_a_run_without_a_record_is_refused(tmp_path, on_object):
-    with pytest.raises(ValueError, match=r"data.json: there is no such file, so it is not known which data"):
+    with pytest.raises(
+        ValueError, match=r"data.json: there is no such file, so the training data of the run are unknown"
+    ):
         read_data_record(tmp_path)
     (tmp_path / "data.json").write_text('{"format": "momatch data", "version": 9}')
     with pytest.raises(ValueError, match="version 9, expected 'momatch data', version 1"):

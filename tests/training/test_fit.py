@@ -277,7 +277,7 @@ def test_checkpoint_of_another_release_is_refused(tmp_path):
 def test_nothing_is_overwritten_unasked(whole, tmp_path):
     with pytest.raises(ValueError, match="a finished run with the same settings; choose another run_dir"):
         fit(config(whole.directory))
-    with pytest.raises(ValueError, match="nothing to resume"):
+    with pytest.raises(ValueError, match="no run to resume"):
         fit(config(tmp_path / "none", resume=True))
     folder = tmp_path / "run"
     fit(config(folder, steps=3))

@@ -70,7 +70,7 @@ def test_what_is_no_run(tmp_path):
     for name in ("missing", "file"):
         with pytest.raises(ValueError, match="there is no such directory, expected that of a run"):
             Run.load(tmp_path / name)
-    with pytest.raises(ValueError, match=r"there is no config.json, expected the directory of a run"):
+    with pytest.raises(ValueError, match=r"no config.json, expected a run directory"):
         Run.load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""``momatch export``: a trained model for use elsewhere, as one graph or as a folder."""
+"""``momatch export``: write a trained model as one graph, or as a model folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Write a trained model for use elsewhere.
+    """Export a trained model: ONNX, torch.export, or a model folder.
+
+    The exported graph is compared with the model before it is written.
 
     Attributes:
-        run: directory of a finished run, or folder of a saved model.
-        to: "onnx", one graph from raw pixels to label, posterior, log density, distance and p-value, for any runtime of ONNX;
-            "torch", the same graph for torch.export.load; "folder", weights, settings and card for SavedModel.from_pretrained.
-        out: the file or folder to write (default: model.onnx or model.pt2 in RUN; a folder must be named).
-        overwrite: replace what is there.
-        opset: version of ONNX's operators (default: torch's choice).
-        trust_code: import the module of a backbone of your own (package.module:factory) that the model names.
+        run: directory of a finished run, or a model folder.
+        to: onnx: one graph from raw pixels to label, posterior, log density, distance and p-value. torch: the same graph, for
+            torch.export.load. folder: weights, settings and model card, for SavedModel.from_pretrained.
+        out: file or folder to write (default: model.onnx or model.pt2 in RUN; required for a folder).
+        overwrite: replace an existing file or model.
+        opset: ONNX opset version (default: chosen by torch).
+        trust_code: allow importing the model's custom backbone (package.module:factory), which runs that module's code.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
@@ -38,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch export``; returns the exit code."""
     arguments = tyro.cli(Arguments, prog="momatch export", args=list(argv))
     if not arguments.run.is_dir():
-        raise ValueError(f"{arguments.run}: there is no such directory, expected that of a run or of a saved model")
+        raise ValueError(f"{arguments.run}: no such directory, expected a run directory or a model folder")
     if arguments.opset is not None and arguments.to != "onnx":
         raise ValueError(f"--opset: got {arguments.opset} with --to {arguments.to}, expected it with --to onnx only")
     return _folder(arguments) if arguments.to == "folder" else _file(arguments)
@@ -51,7 +53,7 @@ def _folder(arguments: Arguments) -> int:
     from momatch.models.model_files import check_model_folder
 
     if check_model_folder(folder) and not arguments.overwrite:
-        raise ValueError(f"{folder}: there is a model, which is not replaced unasked; give --overwrite")
+        raise ValueError(f"{folder}: a model already exists here; pass --overwrite to replace it")
     from momatch.storage.durable import may_replace
     from momatch.storage.run_directory import CARD
 
@@ -60,7 +62,7 @@ def _folder(arguments: Arguments) -> int:
     model.save_pretrained(folder)
     print(f"model: {folder}")
     if kept:
-        print(f"{folder / CARD} is not a card as momatch wrote it, and was left as it is")
+        print(f"{folder / CARD} was edited or written by someone else; kept")
     print(f'load it with: momatch.SavedModel.from_pretrained("{folder}")')
     return 0
 
@@ -71,7 +73,7 @@ def _file(arguments: Arguments) -> int:
     from momatch.storage.durable import check_target
 
     path = arguments.out or arguments.run / f"model{FORMATS[arguments.to][0]}"
-    # Known before the work, not after it.
+    # Fail before the work, not after it.
     check_target(path, overwrite=arguments.overwrite)
     if arguments.to == "onnx":
         from momatch.inference.export.formats import onnx_packages
@@ -86,8 +88,8 @@ def _file(arguments: Arguments) -> int:
     print(
         f"{path}: {exported.size / 2**20:,.1f} MB, takes uint8 images (n, {spec.in_channels}, {_size(spec.image_size)})"
     )
-    kinds = "made-up images" if images is None else f"{len(images)} images of {spec.dataset} and made-up ones"
-    print(f"compared with the model by {exported.runner} on {kinds}")
+    kinds = "synthetic images" if images is None else f"{len(images)} images of {spec.dataset} and synthetic images"
+    print(f"matches the model, run by {exported.runner} on {kinds}")
     print(f"  {exported.parity}")
     return 0
 

@@ -1,7 +1,7 @@
 """The command line.
 
-Nothing heavy is imported here: ``momatch --help`` must answer at once, and Ctrl-C is answered only once this file is read. A
-command imports what it needs when it runs.
+Nothing heavy is imported here, so that ``momatch --help`` is fast and Ctrl-C is handled early. Each command imports what it
+needs when it runs.
 """
 
 import os
@@ -13,14 +13,14 @@ from momatch.console.signals import command_signals, speaks
 
 
 def _data(argv: Sequence[str]) -> int:
-    """List datasets, say what is present, inspect one."""
+    """List datasets, show which are present, inspect one."""
     from momatch.cli.data import main as run
 
     return run(argv)
 
 
 def _embed(argv: Sequence[str]) -> int:
-    """Run images once through a backbone, so that training takes seconds."""
+    """Cache a backbone's features of all images, so that training takes seconds."""
     from momatch.cli.embed import main as run
 
     return run(argv)
@@ -41,34 +41,34 @@ def _evaluate(argv: Sequence[str]) -> int:
 
 
 def _predict(argv: Sequence[str]) -> int:
-    """Label images with a trained classifier, and flag those that it does not know."""
+    """Label images with a trained classifier and flag outliers."""
     from momatch.cli.predict import main as run
 
     return run(argv)
 
 
 def _sweep(argv: Sequence[str]) -> int:
-    """Carry out grids of settings and seeds in parallel: the paper's experiments, or your own."""
+    """Run a grid of settings and seeds in parallel: the paper's experiments, or your own."""
     from momatch.cli.sweep import main as run
 
     return run(argv)
 
 
 def _report(argv: Sequence[str]) -> int:
-    """Show a run, or several side by side, on one HTML page."""
+    """Write an HTML report of one run, or of several side by side."""
     from momatch.cli.report import main as run
 
     return run(argv)
 
 
 def _export(argv: Sequence[str]) -> int:
-    """Write a trained model as one ONNX graph, or as a folder with its card."""
+    """Export a trained model: ONNX, torch.export, or a model folder."""
     from momatch.cli.export import main as run
 
     return run(argv)
 
 
-#: Subcommand -> what it does with the arguments that follow; the docstring is its help.
+#: Subcommand -> function that takes the remaining arguments; its docstring is the help text.
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
     "embed": _embed,
@@ -82,18 +82,18 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def _help(words: Sequence[str]) -> int:
-    """Answer --help, --version, nothing at all, and what is no command."""
+    """Handle --help, --version, no arguments, and unknown commands."""
     import argparse
 
     parser = argparse.ArgumentParser(
         prog="momatch",
         description="Classification with very few labels that knows when it does not know.",
-        epilog="momatch COMMAND --help tells more. The library: from momatch import AAGMM, MomentConstraint. See README.md.",
+        epilog="Run momatch COMMAND --help for its options.",
     )
     parser.add_argument("--version", action="version", version=f"momatch {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, run in COMMANDS.items():
-        # The command's own parser reads its arguments, --help included.
+        # The command parses its own arguments, --help included.
         commands.add_parser(name, help=run.__doc__, add_help=False, prefix_chars="\0")
     parser.parse_args(words)
     parser.print_help()
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``momatch``; returns the exit code: 0, 1 for unusable input, 2 for wrong arguments, 130 or 143 when stopped.
 
     Args:
-        argv: the arguments; None for those of this process, which ends with the command.
+        argv: the arguments; None for those of the process, which is assumed to end with the command.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     name = words[0] if words else None
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with command_signals(name, ends_process=argv is None):
             return _run(name, words[1:])
     except KeyboardInterrupt as error:
-        # A command that saved its work says how to go on, and by which signal it was stopped.
+        # The error says how to resume, if the command saved its work, and which signal stopped it.
         if speaks():
             print(f"momatch {name}: {str(error) or 'interrupted'}", file=sys.stderr)
         return int(getattr(error, "exit_code", 130))
@@ -126,7 +126,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         return _fail(name, error)
     except ImportError as error:
-        # A package that is not installed is the user's matter, a module of our own is a bug.
+        # A missing third-party package is for the user to install; a missing module of ours is a bug.
         if (error.name or "").startswith("momatch"):
             raise
         return _fail(name, error)
@@ -134,10 +134,10 @@ def _run(name: str, argv: Sequence[str]) -> int:
 
 def _fail(name: str, error: Exception) -> int:
     if isinstance(error, BrokenPipeError):
-        # The reader (head, less) has seen enough; keep Python from complaining again while it shuts down.
+        # The reader (head, less) is gone; keep Python from complaining again at shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    # Of several processes all refuse wrong input; what happens to a disk happens to one.
+    # With several processes, all raise the same ValueError, but an OSError may come from just one.
     if speaks() or isinstance(error, OSError):
         print(f"momatch {name}: error: {error}", file=sys.stderr)
     return int(getattr(error, "exit_code", 1))

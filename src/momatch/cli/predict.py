@@ -1,4 +1,4 @@
-"""``momatch predict``: labels of new images, and which of them the model does not know."""
+"""``momatch predict``: label new images and flag outliers."""
 
 import math
 import sys
@@ -22,25 +22,27 @@ _ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Arguments:
-    """Label images with a trained classifier: class, confidence, log density, Mahalanobis distance, outlier p-value, flag.
+    """Label images with a trained classifier and flag outliers.
+
+    Writes one row per image: label, confidence, log density, Mahalanobis distance, outlier p-value, flag.
 
     Attributes:
-        run: directory of a finished run, or a folder with a saved model.
-        paths: image files, folders, patterns in quotes ('photos/**/*.jpg'), a .csv or .parquet table with the column path, .npz
-            files, or names of known datasets (their test images).
-        out: write to this file: .csv, .jsonl or .parquet (default: CSV to the standard output).
-        overwrite: replace the file that is there.
-        alpha: flag images whose p-value is at most this; so many of the images that belong to the classes are flagged, at
-            most (default: 0.05).
-        fdr: flag by Benjamini-Hochberg over all images instead; so many of those flagged belong to the classes after all, at
-            most.
-        posterior: add a column with the posterior of each class.
-        batch_size: images a pass.
-        workers: threads that decode and predict (default: the number of cores).
-        device: where the network runs, e.g. cpu or cuda; auto for the fastest there is.
-        data_dir: where known datasets lie ($MOMATCH_DATA).
-        trust_code: import the module of a backbone of your own (package.module:factory) that the model names.
-        progress: show how far it is.
+        run: directory of a finished run, or a model folder.
+        paths: image files, folders, quoted patterns ('photos/**/*.jpg'), .csv or .parquet tables with a path column, .npz
+            files, or names of known datasets (for their test images).
+        out: output file: .csv, .jsonl or .parquet (default: CSV to standard output).
+        overwrite: replace an existing output file.
+        alpha: flag images with a p-value of at most this; bounds the false-positive rate: the share of ordinary images that are
+            flagged (default: 0.05).
+        fdr: flag by Benjamini-Hochberg over all images instead; bounds the false-discovery rate: the share of flagged images
+            that are ordinary.
+        posterior: add a column per class with its posterior probability.
+        batch_size: images per batch.
+        workers: threads that decode and predict (default: one per core).
+        device: e.g. cpu or cuda; auto picks the fastest available.
+        data_dir: directory of the known datasets ($MOMATCH_DATA).
+        trust_code: allow importing the model's custom backbone (package.module:factory), which runs that module's code.
+        progress: show a progress line.
     """
 
     run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
@@ -70,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     from momatch.training.allocator import keep_large_blocks
     from momatch.training.run import load_trained
 
-    # All that can be wrong is known before the work.
+    # Check everything before the work.
     if arguments.out is not None:
         check_out(arguments.out, overwrite=arguments.overwrite, inputs=arguments.paths)
     model = load_trained(arguments.run, trust_code=arguments.trust_code)
@@ -95,13 +97,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def in_words(summary: "Summary", alpha: float, fdr: float | None, out: Path | None) -> str:
-    """What came of it, in one line."""
+    """The summary line."""
     parts = [f"{summary.images:,} images"]
     if summary.flagged is not None:
         rule = f"p <= {alpha:g}, --alpha" if fdr is None else f"false discovery rate {fdr:g}, --fdr"
         parts.append(f"{summary.flagged:,} flagged ({rule})")
     if summary.unreadable:
-        parts.append(f"{summary.unreadable:,} unreadable (column error)")
+        parts.append(f"{summary.unreadable:,} unreadable (see column error)")
     rate = (
         f"{summary.images_per_second:,.0f}" if summary.images_per_second >= 10 else f"{summary.images_per_second:.2g}"
     )
@@ -112,8 +114,8 @@ def in_words(summary: "Summary", alpha: float, fdr: float | None, out: Path | No
 def _check(arguments: Arguments) -> None:
     if arguments.alpha is not None and arguments.fdr is not None:
         raise ValueError(
-            "got both --alpha and --fdr, expected one of them: --alpha bounds the share of known images that are flagged, "
-            "--fdr the share of flagged images that are known"
+            "got both --alpha and --fdr, expected one of them: --alpha bounds the share of ordinary images that are flagged, "
+            "--fdr the share of flagged images that are ordinary"
         )
     for name in ("alpha", "fdr"):
         level: float | None = getattr(arguments, name)
@@ -128,8 +130,8 @@ def _check(arguments: Arguments) -> None:
 def _warnings(model: "SavedModel", arguments: Arguments) -> Iterator[str]:
     if model.calibration is None:
         yield (
-            "the model was saved without calibration, so p_value and flagged stay empty; train it again: momatch train keeps "
-            "images out for calibration (--calibration-fraction)"
+            "the model has no calibration, so p_value and flagged stay empty; train it again with images held out for "
+            "calibration (--calibration-fraction)"
         )
         return
     m = model.calibration.scores.numel()
@@ -138,14 +140,14 @@ def _warnings(model: "SavedModel", arguments: Arguments) -> Iterator[str]:
         needed = math.ceil(1 / level) - 1
         yield (
             f"nothing can be flagged at {name} {level:g}: with {m} calibration images the smallest p-value is "
-            f"{1 / (m + 1):.3g}; it takes at least {needed}"
+            f"{1 / (m + 1):.3g}; at least {needed} are needed"
         )
 
 
 @contextmanager
 def _stopped_by_signals(out: Path | None) -> Iterator[None]:
-    """Whoever stops the command is told what became of the output."""
-    message = "interrupted; not all rows were written" if out is None else f"interrupted; {out} is not written"
+    """Report what happened to the output when a signal stops the command."""
+    message = "interrupted; not all rows were written" if out is None else f"interrupted; {out} was not written"
     try:
         yield
     except Interrupted as error:

@@ -1,4 +1,4 @@
-"""``momatch train``: train a classifier, say in words what came of it."""
+"""``momatch train``: train a classifier, write its report, print a summary."""
 
 import json
 import shlex
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     named = config.resume or "preset_name" in merged(_layers(flags))
     if speaks() and config.preset_name == FEATURES_PRESET and not named:
         print(
-            f"{config.dataset} holds features: settings of the preset 'features' (--preset names others)",
+            f"{config.dataset} contains features: using the preset 'features' (choose another with --preset)",
             file=sys.stderr,
         )
     if flags.print_config:
@@ -39,16 +39,16 @@ def main(argv: Sequence[str]) -> int:
     from momatch.training.fit import fit
 
     run = fit(config, trust_code=flags.trusts_backbone)
-    # Of several processes, the first one speaks and writes.
+    # With several processes, only the first prints and writes.
     if not speaks():
         return 0
     from momatch.report import report_run
 
-    # Before anything is printed: a reader that has seen enough (head) ends the command.
+    # Before anything is printed: a closed pipe (head) ends the command.
     try:
         report, trouble = report_run(run), None
     except (ValueError, OSError) as error:
-        # The run itself is finished and whole.
+        # The run itself is complete.
         report, trouble = None, error
     result = run.result or {}
     for line in summary(config, result):
@@ -61,12 +61,15 @@ def main(argv: Sequence[str]) -> int:
         print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}{trust}")
     if trouble is not None:
         again = f"momatch report {shlex.quote(str(config.run_dir))} --out FILE"
-        print(f"momatch train: warning: the run is finished, but has no report: {trouble}; {again}", file=sys.stderr)
+        print(
+            f"momatch train: warning: the run is finished, but the report failed: {trouble}; retry with: {again}",
+            file=sys.stderr,
+        )
     return 0
 
 
 def _stray_word(argv: Sequence[str]) -> str | None:
-    """The first word that is neither a flag nor a flag's value: other commands take their dataset like that."""
+    """The first positional argument: other commands take their dataset that way, this one does not."""
     switches = {f"--{field.name.replace('_', '-')}" for field in fields(TrainConfig) if field.type is bool}
     switches |= {flag.replace("--", "--no-", 1) for flag in switches} | {"--print-config", "--trust-code"}
     for before, word in zip(["", *argv], argv, strict=False):
@@ -77,10 +80,10 @@ def _stray_word(argv: Sequence[str]) -> str | None:
 
 
 def resolve(flags: Flags) -> TrainConfig:
-    """The settings that the run will have.
+    """The resolved settings of the run.
 
     Raises:
-        ValueError: if a setting is unknown, of the wrong type or out of range, or not that of the run to be resumed.
+        ValueError: if a setting is unknown, of the wrong type or out of range, or differs from the run to resume.
     """
     layers = _layers(flags)
     config = resolve_layers(layers)
@@ -91,7 +94,7 @@ def resolve(flags: Flags) -> TrainConfig:
         return config
     if not Path(config.run_dir).is_dir():
         raise ValueError(
-            f"{config.run_dir}: there is no run to resume; pass --resume auto to start one here, or the --run-dir of a run"
+            f"{config.run_dir}: no run to resume; pass --resume auto to start one here, or the --run-dir of an existing run"
         )
     from momatch.training.run import Run
 
@@ -99,7 +102,7 @@ def resolve(flags: Flags) -> TrainConfig:
 
 
 def _layers(flags: Flags) -> list[Layer]:
-    """Where settings come from, the weakest first: preset, config file, flags."""
+    """The sources of settings, lowest priority first: preset, config file, flags."""
     values = {} if flags.config is None else read_config_file(flags.config)
     of_file = values.pop("preset", None)
     preset = of_file if flags.preset is None else flags.preset
@@ -108,22 +111,22 @@ def _layers(flags: Flags) -> list[Layer]:
 
 
 def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
-    """The lines that say what was trained and what came of it."""
+    """The lines of the summary: what was trained, then its metrics."""
     yield ""
     yield from _settings(config)
     yield ""
     rows = [
-        ("test accuracy (averaged model, last step)", _percent(result.get("test_accuracy"))),
-        ("best of all evaluations (an oracle: chosen by the test labels)", _percent(result.get("best_test_accuracy"))),
+        ("test accuracy (EMA model, last step)", _percent(result.get("test_accuracy"))),
+        ("best test accuracy (oracle: chosen on the test set)", _percent(result.get("best_test_accuracy"))),
         ("pseudo-labels used", _percent(result.get("utilisation"))),
-        ("pseudo-labels right, of those used", _percent(result.get("pseudo_label_accuracy"))),
+        ("pseudo-labels correct, of those used", _percent(result.get("pseudo_label_accuracy"))),
         ("compactness (mean distance to the assigned center)", _number(result.get("compactness"), ".3g")),
-        ("time", None if result.get("seconds") is None else format_duration(float(result["seconds"]))),
-        ("images a second", _number(result.get("images_per_second"), ",.0f")),
+        ("training time", None if result.get("seconds") is None else format_duration(float(result["seconds"]))),
+        ("images per second", _number(result.get("images_per_second"), ",.0f")),
         ("peak memory", _number(result.get("peak_memory_mb"), ",.0f", " MB")),
     ]
     if result.get("skipped_steps"):
-        rows.append(("steps skipped (loss or gradient not finite)", _number(result["skipped_steps"], ",")))
+        rows.append(("steps skipped (non-finite loss or gradient)", _number(result["skipped_steps"], ",")))
     shown = [(name, value) for name, value in rows if value is not None]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -134,16 +137,16 @@ def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _settings(config: TrainConfig) -> Iterator[str]:
-    labels = f"{config.labels_per_class} labels a class" if config.labels_per_class else "all labels"
+    labels = f"{config.labels_per_class} labels per class" if config.labels_per_class else "all labels"
     held_out = f", classes {config.held_out_classes} held out" if config.held_out_classes else ""
-    in_pool = " (their images stay in the pool)" if config.held_out_in_pool else ""
+    in_pool = " (their images stay in the unlabelled pool)" if config.held_out_in_pool else ""
     yield f"{config.dataset}: {labels}{held_out}{in_pool}, seed {config.seed}"
-    width = f"{config.embedding_dim} dimensions" if config.embedding_dim else "the network's own features"
+    embedding = f"{config.embedding_dim}-dimensional embeddings" if config.embedding_dim else "the backbone's features"
     constraints = {"moments": f"moments up to order {config.moment_order}", "mmd": "MMD", "kl": "KL divergence"}
-    constraint = f"constrained by {constraints[config.constraint]}" if config.moment_order else "not constrained"
-    yield f"{config.backbone} network, {config.head} head on {width}, {constraint}"
+    constraint = f"constraint: {constraints[config.constraint]}" if config.moment_order else "no constraint"
+    yield f"{config.backbone} backbone, {config.head} head on {embedding}, {constraint}"
     pool = f" + {config.unlabeled_batch_size} unlabelled" if config.unlabeled_batch_size else ""
-    outliers = f", outliers kept out by {config.outliers}" if config.outliers != "none" else ""
+    outliers = f", outlier threshold: {config.outliers}" if config.outliers != "none" else ""
     yield f"{config.policy}{outliers}, {config.steps:,} steps of {config.labeled_batch_size} labelled{pool} images"
 
 

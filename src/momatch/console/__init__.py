@@ -1,1 +1,1 @@
-"""What a person sees while it works: progress, warnings, and how Ctrl-C is answered."""
+"""Console output: progress, warnings, and the handling of Ctrl-C."""

@@ -1,4 +1,4 @@
-"""Durations in words a person reads at a glance."""
+"""Human-readable durations."""
 
 
 def format_duration(seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""How far the work is: one live line on a terminal, plain lines elsewhere (a file, a pipe); on the standard error.
+"""Progress on stderr: one live line on a terminal, plain lines in a file or pipe.
 
-`Progress` is that of a training run, `CountProgress` that of anything that is counted: images to predict, to embed, to read.
+`Progress` is for training runs, `CountProgress` for anything that is counted, such as images to predict.
 """
 
 import math
@@ -19,44 +19,44 @@ from rich.text import Text
 
 from momatch.console.durations import format_duration
 
-#: Metric -> what a part of the loss is called on the line.
+#: Metric -> short name of that part of the loss.
 LOSS_PARTS = {"supervised_loss": "sup", "unlabeled_loss": "unl", "constraint_loss": "mom", "fairness_loss": "fair"}
-#: Speed and time left are those of so many updates: long enough for an evaluation in between not to show, short enough to
-#: forget a slow start.
+#: Speed and time left are computed over this many updates: enough to smooth over an evaluation, few enough to forget a slow
+#: start.
 _WINDOW = 20
-#: Seconds between two plain lines of a count.
+#: Seconds between plain lines of `CountProgress`.
 _INTERVAL = 30.0
-#: Seconds between two looks of a count's live line: redrawing it for each of thousands of images would cost more than they do.
+#: Seconds between redraws of the live line of `CountProgress`; redrawing it for every image would be too slow.
 _LIVE_INTERVAL = 0.1
 Metrics = Mapping[str, float | int | None]
 
 
 class _Terminal(Console):
-    """A console that neither hides the cursor, which a kill would leave hidden, nor ends the process if its reader is gone."""
+    """A console that does not hide the cursor, which a kill would leave hidden, and survives a closed pipe."""
 
     def show_cursor(self, show: bool = True) -> bool:
-        """Leave it as it is."""
+        """Do nothing."""
         return False
 
     def on_broken_pipe(self) -> None:
-        """Say nothing more."""
+        """Stop printing."""
         self.quiet = True
 
 
 class _Line:
-    """One line that is rewritten on a terminal; a new line each time elsewhere. A stream that nobody reads is no error."""
+    """One line that is rewritten on a terminal, or a new line per update elsewhere. A closed stream is not an error."""
 
     def __init__(self, stream: TextIO | TextIOBase | None, live: bool | None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._live: Live | None = None
         self.is_live = self._stream.isatty() if live is None else live
         if self.is_live:
-            # mypy: rich asks for an IO[str] and uses write and flush.
+            # mypy: rich is annotated with IO[str] but needs only write and flush.
             console = _Terminal(file=self._stream, force_terminal=True, highlight=False)  # type: ignore[arg-type]
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
     def show(self, pieces: Sequence[str]) -> None:
-        """Show the line; what does not fit the terminal is cut off at its end."""
+        """Show the line, truncated to the width of the terminal."""
         if self._live is None:
             self.message("  ".join(pieces))
             return
@@ -65,7 +65,7 @@ class _Line:
             self._live.update(Text("  ".join(pieces), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def message(self, text: str) -> None:
-        """Write a line of its own, above the live line where there is one."""
+        """Write a separate line, above the live line if there is one."""
         with suppress(OSError, ValueError):
             if self._live is not None:
                 self._live.console.print(text, markup=False, soft_wrap=True)
@@ -74,7 +74,7 @@ class _Line:
                 self._stream.flush()
 
     def close(self) -> None:
-        """End the live line; what it said last stays."""
+        """End the live line; its last state stays visible."""
         if self._live is not None:
             with suppress(OSError, ValueError):
                 self._live.stop()
@@ -82,20 +82,20 @@ class _Line:
 
 
 class _Pace:
-    """Speed and time left, from the last updates of this process."""
+    """Speed and time left, from the latest updates of this process."""
 
     def __init__(self, total: int | None, done: int) -> None:
         self._total = total
         self._begin = time.monotonic()
-        # (time, done, items in all) of the last updates.
+        # (time, done, total items) of the latest updates.
         self._history = deque([(self._begin, done, 0)], maxlen=_WINDOW + 1)
 
     def update(self, done: int, items: int) -> None:
-        """Note that so much is done, with so many more items."""
+        """Record that `done` is done, with `items` more items processed."""
         self._history.append((time.monotonic(), done, self._history[-1][2] + items))
 
     def pieces(self, unit: str) -> list[str]:
-        """Time left, or at the end what it took, and speed; nothing before anything is known."""
+        """Time left (or at the end, time taken) and speed; empty until known."""
         (then, first, items_then), (now, last, items) = self._history[0], self._history[-1]
         if now <= then or last <= first:
             return []
@@ -109,13 +109,13 @@ class _Pace:
 
 
 class CountProgress:
-    """Counts what is done; a plain line every 30 seconds where there is no terminal.
+    """Progress of a count; without a terminal, a plain line every 30 seconds.
 
     Args:
-        total: to do; None if it is not known.
-        label: what is being done.
+        total: None if unknown.
+        label: name of the task.
         unit: what is counted.
-        done: before, in another process.
+        done: count from an earlier process.
         enabled: False shows nothing.
     """
 
@@ -130,7 +130,7 @@ class CountProgress:
         self._last_line = time.monotonic()
 
     def add(self, count: int) -> None:
-        """So many more are done."""
+        """Add `count` to the number done."""
         self.done += count
         if self._line is None:
             return
@@ -158,22 +158,21 @@ class CountProgress:
 
 
 class Progress:
-    """Shows where a training run is.
+    """Progress of a training run.
 
-    The most important pieces come first, because a narrow terminal cuts off the end of the line, which is here broken in two:
+    The most important parts come first, because a narrow terminal truncates the line (wrapped here):
 
         step 1200/5000  test 96.4%  5 min 42 s left  1,043 img/s  loss 0.412 = sup 0.210 + unl 0.180 + mom 0.022
-        81.2% of pseudo-labels used, 97.9% right
+        81.2% of pseudo-labels used, 97.9% correct
 
-    A metric that is None or missing is left out, and so is an accuracy that is NaN; a loss of NaN is shown. The last known test
-    accuracy stays. Speed and time left come from steps done in this process, so they are right after a resume. A stream that
-    nobody reads any more does not end the run.
+    Missing metrics and NaN accuracies are omitted; a NaN loss is shown. The last known test accuracy stays.
+    Speed and time left count only this process's steps, so they are right after a resume. A closed stream does not end the run.
 
     Args:
-        total_steps: where the run ends.
-        start_step: steps that were done before, in another process.
-        stream: where to write; None for the standard error.
-        live: one line that is rewritten (True) or a new line at each update (False); None for live on a terminal.
+        total_steps: total number of steps.
+        start_step: steps done by earlier processes.
+        stream: where to write; None for stderr.
+        live: rewrite one line (True) or write a new line per update (False); None for live on a terminal.
     """
 
     def __init__(
@@ -192,9 +191,9 @@ class Progress:
         """Show the state of the run.
 
         Args:
-            step: steps done in all, in earlier processes too.
-            metrics: by their names in metrics.jsonl; names that the line does not show are ignored.
-            images: images that went through the network since the last update, every view counted.
+            step: total steps done, including those of earlier processes.
+            metrics: by name, as in metrics.jsonl; others than those shown are ignored.
+            images: images that went through the network since the last update, counting every view.
         """
         self._pace.update(step, images)
         accuracy = _known(metrics.get("test_accuracy"))
@@ -204,15 +203,15 @@ class Progress:
             pieces.append(f"test {self._test_accuracy:.1%}")
         self._line.show([*pieces, *self._pace.pieces("img"), *_metric_pieces(metrics)])
         if step >= self._total:
-            # What is said from here on stands below the line.
+            # Later messages go below the line.
             self._line.close()
 
     def message(self, text: str) -> None:
-        """Write a line of its own, above the live line where there is one; below it once the last step is done."""
+        """Write a separate line, above the live line; below it once the last step is done."""
         self._line.message(text)
 
     def close(self) -> None:
-        """End the live line; what it said last stays."""
+        """End the live line; its last state stays visible."""
         self._line.close()
 
 
@@ -223,14 +222,14 @@ def _metric_pieces(metrics: Metrics) -> list[str]:
         pieces.append(f"loss {_number(loss)}{_loss_parts(loss, metrics)}")
     used, right = _known(metrics.get("utilisation")), _known(metrics.get("pseudo_label_accuracy"))
     if used is not None:
-        pieces.append(f"{used:.1%} of pseudo-labels used" + ("" if right is None else f", {right:.1%} right"))
+        pieces.append(f"{used:.1%} of pseudo-labels used" + ("" if right is None else f", {right:.1%} correct"))
     if metrics.get("skipped_steps"):
         pieces.insert(0, f"{metrics['skipped_steps']:.0f} steps skipped")
     return pieces
 
 
 def _loss_parts(loss: float, metrics: Metrics) -> str:
-    """The parts that are there and not 0; that they add up is said only where they do."""
+    """The nonzero parts: as a sum if they add up to the loss, otherwise in parentheses."""
     parts = {name: value for key, name in LOSS_PARTS.items() if (value := metrics.get(key))}
     if not parts:
         return ""

@@ -1,9 +1,9 @@
-"""How Ctrl-C and SIGTERM are answered: with a sentence and the exit code that a shell expects, never with a traceback.
+"""Handling of Ctrl-C and SIGTERM: a message and the exit code that a shell expects, never a traceback.
 
-- `command_signals` stands around a whole command. The first signal raises `Interrupted`, so that files are closed and workers
-  ended; the second says so, the third ends the process at once, and so does any that comes while modules are imported.
-- `StopSignals` stands around a loop that can save itself. The first signal is noted: the loop finishes its step, saves and
-  stops. The next one stops it without saving. Whatever is being written then is whole or not there (`momatch.storage.durable`).
+- `command_signals` wraps a whole command. The first signal raises `Interrupted`, so that files are closed and workers stopped.
+  The second prints a message. The third ends the process at once, as does any signal while modules are being imported.
+- `StopSignals` wraps a loop that can save its state. The first signal is recorded: the loop finishes its step, saves and
+  stops. The next one stops it without saving; files are written atomically (`momatch.storage.durable`).
 """
 
 import os
@@ -21,8 +21,8 @@ class Interrupted(KeyboardInterrupt):
     """The work was stopped by a signal.
 
     Attributes:
-        signal_number: of the signal.
-        exit_code: what the shell expects of a program that was stopped by this signal.
+        signal_number: number of the signal.
+        exit_code: 128 + `signal_number`, as shells expect.
     """
 
     def __init__(self, message: str, signal_number: int) -> None:
@@ -33,12 +33,11 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def command_signals(command: str, *, ends_process: bool) -> Iterator[None]:
-    """While entered, a signal ends the command with a sentence.
+    """Let a signal end the command with a message.
 
     Args:
-        command: that is running, for the sentence.
-        ends_process: the process ends with the command: signals that come after it are ignored, because its exit code is
-            settled.
+        command: name of the command, for the message.
+        ends_process: the process ends with the command, so signals after it are ignored.
 
     Raises:
         Interrupted: at the first signal.
@@ -48,12 +47,12 @@ def command_signals(command: str, *, ends_process: bool) -> Iterator[None]:
     def answer(number: int, frame: FrameType | None) -> None:
         nonlocal count
         count += 1
-        # An exception inside an import can come out as another one, or leave half a module behind.
+        # An exception during an import can be replaced by another one, or leave a module half imported.
         if count > 2 or _is_importing(frame):
             _say(f"momatch {command}: interrupted")
             os._exit(128 + number)
         if count == 2:
-            _say(f"momatch {command}: stopping; once more to quit at once")
+            _say(f"momatch {command}: stopping; press Ctrl-C again to quit at once")
             return
         raise Interrupted("interrupted", number)
 
@@ -66,10 +65,10 @@ def command_signals(command: str, *, ends_process: bool) -> Iterator[None]:
 
 
 def _install(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Let `handler` answer the signals; returns what did before. Outside the main thread nothing is changed."""
+    """Install `handler` and return the previous handlers. Does nothing outside the main thread."""
     try:
         return {number: signal.signal(number, handler) for number in _SIGNALS}
-    except ValueError:  # signals arrive in the main thread only
+    except ValueError:  # only the main thread can handle signals
         return {}
 
 
@@ -82,20 +81,20 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _say(text: str) -> None:
-    """Write a line past the stream of Python, which the signal may have found in the middle of a line of its own."""
+    """Write a line directly to stderr: the signal may have interrupted a write to Python's stream."""
     if speaks():
         os.write(2, f"{text}\n".encode())
 
 
 def speaks() -> bool:
-    """True in the first of the processes that torchrun started, and where there is only one."""
+    """Whether this process prints messages: the first one started by torchrun, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 class StopSignals:
-    """While entered, notes the first signal instead of dying of it; from then on signals do what they did before.
+    """Records the first signal instead of raising, then restores the previous handlers.
 
-    Outside the main thread signals cannot be caught, and nothing is changed.
+    Does nothing outside the main thread, where signals cannot be handled.
     """
 
     def __init__(self) -> None:
@@ -115,7 +114,11 @@ class StopSignals:
         self.received = number
         self._restore()
         if speaks():
-            print("\nstopping after this step; once more to stop at once, without saving", file=sys.stderr, flush=True)
+            print(
+                "\nstopping after this step; press Ctrl-C again to stop at once without saving",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -1,4 +1,4 @@
-"""Warnings as a command says them: after the work, a line each, on stderr."""
+"""Warnings of a command: printed after the work, one line each, on stderr."""
 
 import sys
 import warnings
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def warnings_said(command: str) -> Iterator[None]:
-    """Keep the warnings that come up inside and say them at the end; an error is said alone."""
+    """Collect warnings and print them at the end; none are printed if an error is raised."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -17,5 +17,5 @@ def warnings_said(command: str) -> Iterator[None]:
 
 
 def say_warning(command: str, message: str) -> None:
-    """Say one."""
+    """Print one warning."""
     print(f"momatch {command}: warning: {message}", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""What comes out of a trained model: predictions, evaluations, exported graphs."""
+"""Use of a trained model: prediction, evaluation, export."""

@@ -1,4 +1,4 @@
-"""`evaluate_run`: a finished run's classifier on its own data or others, and against outliers; for JSON."""
+"""`evaluate_run`: metrics of a finished run on its own or other data, and outlier detection against other datasets."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,40 +33,40 @@ def evaluate_run(
 
     Args:
         run: finished.
-        dataset: None for the run's own data, which must be those that it was trained on. Or the `Dataset` that was handed to
-            `fit`. Or another one, itself or by name or path: its test images are taken, all labelled ones where it has none,
-            and classes are matched by name.
-        data_dir: where known datasets lie; None for where the run found them.
+        dataset: None for the run's own data, which must not have changed; the `Dataset` that was passed to `fit`; or another
+            dataset, as an object, name or path. Of the latter, the test images are used, or all labelled images if it has
+            none, and classes are matched by name.
+        data_dir: directory of the known datasets; None for the run's.
         image_size: as `TrainConfig.image_size`; None for the run's.
-        test_fraction: as `TrainConfig.test_fraction`, of another dataset than the run's; None for the run's.
-        outliers: datasets whose images (test images, where there are any) are to be told from the test images. The classes
-            that a run held out are told from its own test images in any case.
-        batch_size: images a pass.
+        test_fraction: as `TrainConfig.test_fraction`, for another dataset than the run's; None for the run's.
+        outliers: datasets to detect as outliers against the test images; their test images are used if they have any. The
+            run's held-out classes are always included.
+        batch_size: images per batch.
 
     Returns:
-        What `Evaluation.to_dict` gives, with `run`, `dataset`, `images` (in words), `class_names` and `outliers`: dataset ->
-        `n`, and `as_trained` and `refitted` (None without a refitted head): score -> `auroc` and `fpr95`.
+        `Evaluation.to_dict`, with `run`, `dataset`, `images` (a description), `class_names` and `outliers`: dataset -> `n`,
+        and `as_trained` and `refitted` (None without a refitted head): score -> `auroc` and `fpr95`.
 
     Raises:
-        ValueError: if the run is not finished; its data have changed; a dataset cannot be used, has no test images or classes
-            that the run does not know; or another part of the run's own dataset is asked for than was held out.
+        ValueError: if the run is not finished; its data have changed; a dataset is unusable, has no test images or classes
+            unknown to the run; or `test_fraction` differs from the run's for its own dataset.
     """
     classifier = run.classifier
     data_dir = data_dir or run.config.data_dir
     own, other = _choose(run, dataset, data_dir, image_size, test_fraction)
-    strangers: dict[str, Rows] = {}
+    outlier_rows: dict[str, Rows] = {}
     if own is not None:
         parts = part_classes(own, run.config.held_out_classes)
         test, source = parts.test, "test images"
         if test is None:
             raise ValueError(f"{run.config.dataset}: {input_of(own).no_test}, or name another dataset")
         if parts.unknown_test is not None and len(parts.unknown_test):
-            strangers[HELD_OUT] = fitted(parts.unknown_test.rows, run.spec)
+            outlier_rows[HELD_OUT] = fitted(parts.unknown_test.rows, run.spec)
     else:
         assert other is not None, "one of the two"
         test, source = _labeled_examples(run, other)
-    # Loaded first: a name that is wrong should not show after minutes of work.
-    strangers |= {name: _outlier_rows(run, name, data_dir) for name in outliers}
+    # Loaded first, so that a wrong name fails at once.
+    outlier_rows |= {name: _outlier_rows(run, name, data_dir) for name in outliers}
     inliers = run_classifier(classifier, fitted(test.rows, run.spec), batch_size=batch_size)
     return {
         "run": str(run.directory),
@@ -76,13 +76,13 @@ def evaluate_run(
         **evaluate_outputs(classifier.head, inliers, test.labels).to_dict(),
         "outliers": {
             name: _separations(run, inliers, run_classifier(classifier, rows, batch_size=batch_size))
-            for name, rows in strangers.items()
+            for name, rows in outlier_rows.items()
         },
     }
 
 
 def test_outputs(run: Run) -> tuple[Outputs, Int64[Tensor, " n"]] | None:
-    """What a finished run's classifier says about its own labelled test images, and their labels; None if there are none."""
+    """A finished run's outputs for its own labelled test images, and their labels; None if there are none."""
     data = load_run_data(run.directory)
     input_of(data).check_model(run.classifier)
     test = part_classes(data, run.config.held_out_classes).test
@@ -94,7 +94,7 @@ def test_outputs(run: Run) -> tuple[Outputs, Int64[Tensor, " n"]] | None:
 def _choose(
     run: Run, dataset: Dataset | str | None, data_dir: str | None, image_size: int | None, test_fraction: float | None
 ) -> tuple[Dataset | None, Dataset | None]:
-    """The run's own data, or others."""
+    """The run's own data or another dataset; the other one is None."""
     if isinstance(dataset, Dataset):
         own = dataset.digest() == read_data_record(run.directory).digest
         loaded = dataset
@@ -102,8 +102,8 @@ def _choose(
         own = dataset is None or _is_same(dataset, run.config.dataset)
         if own and test_fraction not in (None, run.config.test_fraction):
             raise ValueError(
-                f"test_fraction: got {test_fraction}, expected {run.config.test_fraction} as in training: other images were "
-                "trained on"
+                f"test_fraction: got {test_fraction}, expected {run.config.test_fraction} as in training: another fraction "
+                "splits training and test images differently"
             )
         if dataset is None and image_size in (None, run.config.image_size):
             loaded = load_run_data(run.directory, data_dir=data_dir)
@@ -118,14 +118,14 @@ def _choose(
 
 
 def _labeled_examples(run: Run, dataset: Dataset) -> tuple[Examples, str]:
-    """Labelled images of another dataset than the run's, and what they are in words."""
+    """Labelled images of another dataset than the run's, and a description of them."""
     split = dataset.test or dataset.train
     examples = Examples(split.rows, _matched(dataset, split, run.class_names))
     return examples, "test images" if split is dataset.test else "all labelled images"
 
 
 def _is_same(name: str, other: str) -> bool:
-    """Whether two names mean one dataset: a folder may be written in many ways."""
+    """Whether two names mean the same dataset; paths are compared resolved."""
     if name in BY_NAME or other in BY_NAME:
         return name == other
     return Path(name).expanduser().resolve() == Path(other).expanduser().resolve()
@@ -145,23 +145,23 @@ def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any
     }
 
 
-def size_of_files(name: str, facts: ModelSpec) -> int | None:
-    """At which size to load image files that a model was not trained on: the model's. Other datasets have a size."""
-    return min(facts.image_size) if takes_size(name) else None
+def size_of_files(name: str, spec: ModelSpec) -> int | None:
+    """The size at which to load image files for a model; None for datasets with a fixed size."""
+    return min(spec.image_size) if takes_size(name) else None
 
 
-def fitted(rows: Rows, facts: ModelSpec) -> Rows:
-    """The rows as the model takes them: images with its channels and size, features as they are."""
-    return rows.for_model((facts.in_channels, *facts.image_size))
+def fitted(rows: Rows, spec: ModelSpec) -> Rows:
+    """The rows as the model takes them: images are converted to its channels and size, features are unchanged."""
+    return rows.for_model((spec.in_channels, *spec.image_size))
 
 
 def _matched(dataset: Dataset, split: Split, class_names: Sequence[str]) -> Int64[Tensor, " n"]:
-    """The labels of `split` as numbers of the run's classes, by the classes' names."""
+    """The labels of `split` as indices of the run's classes, matched by name."""
     unknown = [name for name in dataset.class_names if name not in class_names]
     if unknown:
         raise ValueError(
-            f"{dataset.name}: got classes that the run does not know: {_listed(unknown)}; expected some of "
-            f"{_listed(class_names)}; images of other classes can be given as outliers"
+            f"{dataset.name}: got classes unknown to the run: {_listed(unknown)}; expected some of "
+            f"{_listed(class_names)}; pass images of other classes as outliers"
         )
     numbers = torch.tensor([class_names.index(name) for name in dataset.class_names])
     return torch.where(split.labels < 0, split.labels, numbers[split.labels.clamp_min(0)])

@@ -1,1 +1,1 @@
-"""Models: backbones, the classifier, what it says about images, and how it is saved."""
+"""Models: backbones, the classifier, scoring, saving and loading."""

@@ -1,11 +1,11 @@
-"""The whole model: pixels -> backbone -> projection -> head, where embeddings z and log joints are to be had.
+"""The whole model: pixels -> backbone -> projection -> head.
 
-Where normalisation happens is decided by the dtype of the images, so that it can be neither forgotten nor done twice:
+The dtype of the input decides about normalisation, so it is neither forgotten nor done twice:
 
-- **uint8** images are raw pixels. The classifier normalises them itself (`Classifier.preprocess`). Training, evaluation,
-  prediction and export all work this way: augmentation maps uint8 to uint8, and one graph leads from a raw image to its label.
-- **floating** input is taken as normalised already and goes to the backbone as it is: cached features, vectors, and images
-  that a loop of your own has normalised.
+- **uint8** images are raw pixels, which the classifier normalises (`Classifier.preprocess`). Training, evaluation, prediction
+  and export all work this way: augmentation maps uint8 to uint8.
+- **floating** input counts as normalised and goes to the backbone unchanged: cached features, vectors, and images that your
+  own loop has normalised.
 """
 
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ from momatch.numerics.checks import check_positive_int
 class Classifier(nn.Module):
     """A backbone, a projection to the embedding and a head.
 
-    Parts can be read and replaced: `preprocess`, `backbone`, `projection`, `head`. Names in the state dict follow them.
+    The parts are attributes that can be replaced: `preprocess`, `backbone`, `projection`, `head`.
 
     Args:
         backbone: maps images to features (n, num_features); see `momatch.models.backbones`.
         head: maps embeddings (n, D) to the log joint (n, K).
         projection: maps features to embeddings (n, D); None if the features are the embeddings.
-        preprocess: maps uint8 images to what the backbone wants; None if only normalised images will come.
+        preprocess: normalises uint8 images for the backbone; None to accept only normalised input.
 
     Raises:
-        ValueError: if sizes that the parts declare do not fit each other.
+        ValueError: if `head` is no `Head`, or the declared sizes of the parts do not match.
     """
 
     def __init__(
@@ -47,19 +47,17 @@ class Classifier(nn.Module):
         super().__init__()
         if not isinstance(head, Head):
             raise ValueError(
-                f"head: got {type(head).__name__}, expected a head of momatch: AAGMM, KMeans, Linear (in place of nn.Linear) "
+                f"head: got {type(head).__name__}, expected a momatch head: AAGMM, KMeans, Linear (instead of nn.Linear) "
                 "or a subclass of momatch.heads.Head"
             )
         features = _size(backbone, "num_features")
         takes, gives = _size(projection, "in_features"), _size(projection, "out_features")
         if features is not None and takes is not None and features != takes:
-            raise ValueError(f"projection: got {takes} input features, expected the {features} of the backbone")
+            raise ValueError(f"projection: got {takes} input features, expected {features} as the backbone returns")
         comes = features if projection is None else gives
         if comes not in (None, head.embedding_dim):
             source = "backbone" if projection is None else "projection"
-            raise ValueError(
-                f"head: got embedding_dim {head.embedding_dim}, expected the {comes} features that the {source} returns"
-            )
+            raise ValueError(f"head: got embedding_dim {head.embedding_dim}, expected {comes} as the {source} returns")
         self.preprocess = preprocess
         self.backbone = backbone
         self.projection = projection
@@ -85,17 +83,16 @@ class Classifier(nn.Module):
             backbone: name, ``package.module:factory`` or module; see `momatch.models.backbones.build_backbone`.
             head: a key of `momatch.heads.HEADS`.
             num_classes: K.
-            embedding_dim: D, the size of a linear projection between backbone and head; 0 for the backbone's own features
-                and no projection.
+            embedding_dim: D, the output size of a linear projection between backbone and head; 0 for no projection.
             in_channels: channels of the images.
-            image_size: of the data, where known; see `momatch.models.backbones.build_backbone`.
-            normalization: (mean, std) of the dataset's pixels scaled to 0-1. A backbone that declares its own has precedence.
-                With neither, the classifier takes normalised images only.
-            backbone_options: passed through to the backbone.
-            head_options: passed through to the head.
+            image_size: of the data, if known; see `momatch.models.backbones.build_backbone`.
+            normalization: (mean, std) of the dataset's pixels scaled to 0-1. The backbone's own, if declared, takes
+                precedence. With neither, the classifier accepts only normalised images.
+            backbone_options: passed to the backbone.
+            head_options: passed to the head.
 
         Raises:
-            ValueError: if a name is unknown, a size out of range, or the statistics are not one of each a channel.
+            ValueError: if a name is unknown, a size out of range, or `normalization` does not have one value per channel.
             ImportError: if the backbone needs packages that are not installed.
         """
         if head not in HEADS:
@@ -114,38 +111,38 @@ class Classifier(nn.Module):
         """Embeddings z.
 
         Args:
-            x: uint8 images (n, C, H, W), which are normalised here, or whatever floating input the backbone takes, normalised.
+            x: uint8 images (n, C, H, W), which are normalised here, or normalised floating input for the backbone.
 
         Raises:
-            ValueError: if uint8 images come and there is no `preprocess`, or the backbone returns anything but (n, features).
+            ValueError: if `x` is uint8 without a `preprocess`, or the backbone returns anything but (n, features).
         """
         if x.dtype == torch.uint8:
             if self.preprocess is None:
                 raise ValueError(
                     "images: got uint8, expected normalised floating images, because this classifier has no preprocess; "
-                    "give it one: preprocess=Normalize(mean, std)"
+                    "build it with preprocess=Normalize(mean, std)"
                 )
             x = self.preprocess(x)
         features = self.backbone(x)
         if not isinstance(features, Tensor) or features.ndim != 2:
             got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
-            raise ValueError(f"backbone: it returned {got}, expected a tensor (n, features)")
+            raise ValueError(f"backbone: returned {got}, expected a tensor (n, features)")
         return features if self.projection is None else self.projection(features)
 
     def embed_features(self, features: Float[Tensor, "n F"]) -> Float[Tensor, "n D"]:
-        """Embeddings z of what the backbone made of images before: the part of `embed` that comes after it.
+        """Embeddings z of cached backbone features: the part of `embed` after the backbone.
 
         Args:
-            features: (n, F) in any floating dtype; computed with in that of the head.
+            features: (n, F) in any floating dtype; converted to that of the head.
 
         Raises:
-            ValueError: if they are not as many as the backbone returns.
+            ValueError: if F differs from what the backbone returns.
         """
         expected = _size(self.backbone, "num_features")
         if features.ndim != 2 or not features.is_floating_point() or expected not in (None, features.shape[1]):
             raise ValueError(
                 f"features: got {features.dtype} {tuple(features.shape)}, expected floating (n, {expected}), as "
-                "the backbone of this classifier returns them"
+                "this classifier's backbone returns"
             )
         parameter = next(self.head.parameters(), None)
         if parameter is not None:
@@ -166,10 +163,10 @@ class Classifier(nn.Module):
 
 
 class CachedFeatures(nn.Module):
-    """In place of a backbone where images went through it before: features pass as they are, in float32.
+    """Stands in for the backbone when training on its cached features, which it converts to float32.
 
     Args:
-        num_features: of the backbone that made them.
+        num_features: size of the features.
     """
 
     def __init__(self, num_features: int) -> None:
@@ -177,12 +174,12 @@ class CachedFeatures(nn.Module):
         self.num_features = num_features
 
     def forward(self, features: Float[Tensor, "n F"]) -> Float[Tensor, "n F"]:
-        """The features; they are kept in half precision."""
+        """The features in float32; they are stored in half precision."""
         return features.float()
 
 
 def _size(module: nn.Module | None, *names: str) -> int | None:
-    """The first of these attributes that is a number; None if the module declares none."""
+    """The first of these attributes that is an int; None if there is none."""
     values = (getattr(module, name, None) for name in names)
     return next((value for value in values if isinstance(value, int)), None)
 
@@ -196,13 +193,11 @@ def _linear(in_features: int, out_features: int) -> nn.Linear:
 
 def _preprocess(backbone: nn.Module, dataset: Normalization | None, in_channels: int) -> Normalize | None:
     own = getattr(backbone, "normalization", None)
-    # A user's module may call something else by that name, a layer for example.
+    # A user's module may use that name for something else, such as a layer.
     statistics = own if isinstance(own, tuple | list) else dataset
     if statistics is None:
         return None
     mean, std = statistics
     if len(mean) != in_channels:
-        raise ValueError(
-            f"normalization: got {len(mean)} values of mean, expected one for each of {in_channels} channels"
-        )
+        raise ValueError(f"normalization: got {len(mean)} means, expected one for each of the {in_channels} channels")
     return Normalize(mean, std)

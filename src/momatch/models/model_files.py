@@ -1,7 +1,4 @@
-"""A trained classifier on disk: model.safetensors (weights), model.json (what they belong to, checksums), README.md (the card).
-
-No pickle.
-"""
+"""A trained classifier on disk, without pickle: model.safetensors (weights), model.json (spec, checksums), README.md (card)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,19 +35,19 @@ def build_classifier(
     to_be_filled: bool = False,
     **options: Any,
 ) -> Classifier:
-    """The untrained classifier that `spec` describes: what training starts from and what loading fills.
+    """The untrained classifier that `spec` describes, for training or for loading weights into.
 
     Args:
         spec: see `ModelSpec`.
-        trust_code: import a backbone of the form ``package.module:factory``. A spec usually comes from a file, and no file may
-            run code by itself.
-        source: where the spec comes from, for messages.
-        to_be_filled: its weights are about to be replaced, so pretrained ones need not be there.
-        options: passed through to `Classifier.build`.
+        trust_code: allow importing a backbone of the form ``package.module:factory``. A spec usually comes from a file, and
+            a file must not run code unless the user allows it.
+        source: where the spec comes from, for error messages.
+        to_be_filled: the weights will be replaced, so pretrained ones are not loaded.
+        options: passed to `Classifier.build`.
 
     Raises:
         UntrustedCodeError: if the backbone has to be imported and `trust_code` is not set.
-        ValueError: if it cannot be built; also if the backbone's module cannot be imported.
+        ValueError: if the classifier cannot be built, or the backbone's module cannot be imported.
     """
     check_trusted(spec.backbone, source, trust_code=trust_code)
     backbone_options = dict(options.pop("backbone_options", {}))
@@ -88,18 +85,18 @@ def save_model(
     """Save a classifier with its card.
 
     Args:
-        folder: the run's directory.
-        classifier: with the weights to save, those of the EMA.
-        spec: that it was built from.
-        refitted_head: the mixture in closed form for outlier scores; one of `momatch.heads.HEADS`.
+        folder: an existing directory.
+        classifier: the (EMA) model to save.
+        spec: what it was built from.
+        refitted_head: the mixture refitted in closed form, for outlier scores; one of `momatch.heads.HEADS`.
         calibration: outlier scores of held-out inliers, for p-values.
-        settings: that it was trained with.
-        result: what the training came to.
-        card_entries: for the head of the card. A README.md that is no card as momatch wrote it stays as it is.
+        settings: training settings.
+        result: training result, as in result.json.
+        card_entries: front matter of the card. A README.md that momatch did not write, or that was edited, is kept.
 
     Raises:
-        ValueError: if the refitted head is of no known kind, or a part of the state is no tensor.
-        OSError: if it cannot be written; a model that was there is then intact.
+        ValueError: if the refitted head is not one of `momatch.heads.HEADS`, or the state contains a non-tensor.
+        OSError: if writing fails; an existing model is then intact.
     """
     folder = Path(folder)
     tensors = _state(classifier)
@@ -122,19 +119,19 @@ def save_model(
 
 
 def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, Any] | None = None) -> None:
-    """Save a loaded model in a folder of its own, which may hold other things, but neither a run nor another library's model.
+    """Save a model in a folder that holds neither a run nor another library's model.
 
     Args:
-        folder: made where it is missing.
-        model: to save.
+        folder: created if missing.
+        model: the model to save.
         card_entries: as for `save_model`.
 
     Raises:
-        ValueError: if the folder holds a run, or files of the same names that are no model of momatch; or as `save_model`.
-        OSError: if it cannot be written; a model that was there is then intact.
+        ValueError: if the folder holds a run or another library's files of the same names; or as `save_model`.
+        OSError: if writing fails; an existing model is then intact.
     """
     check_model_folder(folder)
-    with explain_write_errors("making the folder", folder):
+    with explain_write_errors("creating the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
     save_model(
         folder,
@@ -149,32 +146,32 @@ def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, A
 
 
 def check_model_folder(folder: Path) -> bool:
-    """Whether there is a model of momatch in `folder`, into which a model is to be saved.
+    """Whether `folder`, in which a model will be saved, already holds a momatch model.
 
     Raises:
-        ValueError: if it is no folder, or what is there must not be replaced.
+        ValueError: if it is a file, or its contents must not be replaced.
         OSError: if it cannot be read.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: got a file, expected a folder or nothing")
     if holds_run(folder):
-        raise ValueError(f"{folder}: got the directory of a run, expected a folder of its own for the model")
+        raise ValueError(f"{folder}: got a run directory, expected another folder for the model")
     there = [name for name in (_WEIGHTS, _DESCRIPTION) if (folder / name).exists()]
     if there and (read_object(folder / _DESCRIPTION) or {}).get("format") != _KIND:
-        raise ValueError(f"{folder}: got a {there[0]} that is no model of momatch, expected another folder")
+        raise ValueError(f"{folder}: got a {there[0]} that is not a momatch model, expected another folder")
     return bool(there)
 
 
 def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
-    """Load what `save_model` saved, on the CPU and in evaluation mode. Random numbers of the process are left as they were.
+    """Load a model saved by `save_model`, on the CPU and in evaluation mode. The global random state is not changed.
 
     Args:
-        folder: of the model.
-        trust_code: import the backbone's module where model.json names one (``package.module:factory``).
+        folder: the model folder.
+        trust_code: allow importing the backbone's module if model.json names one (``package.module:factory``).
 
     Raises:
         UntrustedCodeError: if model.json names a module and `trust_code` is not set.
-        ValueError: if a file is missing, damaged, of another kind or version, or does not fit the network.
+        ValueError: if a file is missing, damaged, of another kind or version, or does not match the network.
         OSError: if a file cannot be read.
     """
     folder = Path(folder)
@@ -193,8 +190,8 @@ def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
         )
         head = _build_head(content.get("refitted_head"), classifier, refitted)
     misfit = (
-        f"{folder / _WEIGHTS}: the weights are not those of the network that model.json describes; has the code of the "
-        "backbone changed?"
+        f"{folder / _WEIGHTS}: the weights do not match the network that model.json describes; has the backbone's code "
+        "changed?"
     )
     fill(classifier, tensors, misfit)
     if head is not None:
@@ -206,13 +203,13 @@ def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
 
 
 def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
-    """An entry that models of older versions do not have."""
+    """An optional entry: models of older versions lack it."""
     value = content.get(key)
     return value if isinstance(value, dict) else None
 
 
 def _calibration(content: object, scores: Tensor | None) -> OutlierCalibration | None:
-    """The calibration of a model; models of older versions have none."""
+    """The calibration; models of older versions have none."""
     if not isinstance(content, Mapping) or scores is None:
         return None
     score: Any = content.get("score")
@@ -250,15 +247,15 @@ def _build_head(name: object, classifier: Classifier, tensors: Mapping[str, Tens
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], misfit: str) -> None:
-    """Copy `tensors` into `module`, which takes their dtypes.
+    """Load `tensors` into `module`, which takes on their dtypes.
 
     Args:
-        module: whose state they are.
-        tensors: by their names in its state.
-        misfit: what to say if they are not.
+        module: to fill.
+        tensors: by name in its state dict.
+        misfit: message of the error.
 
     Raises:
-        ValueError: if names or shapes are not those of the module.
+        ValueError: if names or shapes do not match the module.
     """
     for name, own in module.state_dict(keep_vars=True).items():
         if name in tensors and own.dtype != tensors[name].dtype:

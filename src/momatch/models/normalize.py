@@ -1,4 +1,4 @@
-"""From pixels to what a network is fed, ``(x / 255 - mean) / std`` for each channel: a module that travels with the weights."""
+"""Normalisation of pixels, ``(x / 255 - mean) / std`` per channel, as a module that is saved with the weights."""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 class Normalize(nn.Module):
     """Scale pixels to 0-1 and standardise each channel: (x - mean) / std.
 
-    uint8 images count as 0-255, floating ones as 0-1 already. The statistics are buffers: they move with the model, are
-    saved with it and become constants of an exported graph.
+    uint8 images are taken as 0-255, floating ones as 0-1. The statistics are buffers: they move with the model, are saved
+    with it and become constants of an exported graph.
 
     Args:
-        mean: one value a channel, of pixels scaled to 0-1.
-        std: the same, positive.
+        mean: one value per channel, of pixels scaled to 0-1.
+        std: likewise, positive.
 
     Raises:
-        ValueError: if the lengths differ, a value is not finite, a std is not positive, or the values are those of 0-255.
+        ValueError: if the lengths differ, a value is not finite, a std is not positive, or the values are on the 0-255 scale.
     """
 
     mean: Float[Tensor, " C"]
@@ -29,12 +29,12 @@ class Normalize(nn.Module):
         super().__init__()
         mean, std = tuple(float(value) for value in mean), tuple(float(value) for value in std)
         if not mean or len(mean) != len(std):
-            raise ValueError(f"got {len(mean)} values of mean and {len(std)} of std, expected one of each a channel")
+            raise ValueError(f"got {len(mean)} means and {len(std)} stds, expected one of each per channel")
         if not all(math.isfinite(value) for value in mean + std) or min(std) <= 0:
             raise ValueError(f"got mean {mean} and std {std}, expected finite values and a positive std")
         if max(map(abs, mean + std)) > 1:
             raise ValueError(
-                f"got mean {mean} and std {std}, expected those of pixels scaled to 0-1; divide them by 255"
+                f"got mean {mean} and std {std}, expected statistics of pixels scaled to 0-1; divide them by 255"
             )
         self.register_buffer("mean", torch.tensor(mean))
         self.register_buffer("std", torch.tensor(std))
@@ -49,14 +49,14 @@ class Normalize(nn.Module):
             Floating images of the same shape, in the dtype of the statistics.
 
         Raises:
-            ValueError: if `x` is no such batch of images.
+            ValueError: if `x` has another shape or dtype.
         """
         channels = self.mean.shape[0]
         if x.ndim != 4 or x.shape[1] != channels:
             raise ValueError(f"images: got shape {tuple(x.shape)}, expected (n, {channels}, H, W)")
         if x.dtype != torch.uint8 and not x.is_floating_point():
             raise ValueError(f"images: got dtype {x.dtype}, expected uint8 (0-255) or floating point (0-1)")
-        # One multiplication and one addition over the images; the division is done on C numbers.
+        # One multiplication and one addition per pixel; only C numbers are divided.
         scale = 1 / self.std
         shift = (-self.mean * scale)[:, None, None]
         if x.dtype == torch.uint8:

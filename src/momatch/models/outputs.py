@@ -1,4 +1,4 @@
-"""What a classifier says about images: one pass over them, whatever their number, device and home."""
+"""Run a classifier over any number of images or features."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from momatch.numerics.checks import check_positive_int
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a classifier says about n images, on the CPU, in float32 or better.
+    """Outputs of a classifier for n samples, on the CPU, in float32 or better.
 
     Attributes:
         z: embeddings, (n, D).
@@ -34,16 +34,15 @@ class Outputs:
 
 
 def run_classifier(classifier: Classifier, rows: Rows | Tensor, *, batch_size: int = 512) -> Outputs:
-    """Embeddings and log joints of raw images or of features, in evaluation mode, without gradient and without autocast.
+    """Embeddings and log joints of raw images or cached features, in evaluation mode, without gradient or autocast.
 
-    The classifier stays on its device and goes back to the mode that each of its parts was in. Rows are read a batch at a
-    time, so they may be memory-mapped.
+    The classifier stays on its device, and the training mode of each part is restored. Rows are read one batch at a time, so
+    they may be memory-mapped.
 
     Args:
         classifier: the model; for images it needs a `preprocess`.
-        rows: uint8 images (N, C, H, W), or rows of such; or features (N, V, F) that its backbone made, of which the first
-            view is taken.
-        batch_size: rows a pass.
+        rows: uint8 images (N, C, H, W), or features (N, V, F) of its backbone, of which the first view is used.
+        batch_size: rows per batch.
 
     Raises:
         ValueError: if there are no rows, they are neither raw pixels nor features, or `batch_size` is below 1.
@@ -54,7 +53,7 @@ def run_classifier(classifier: Classifier, rows: Rows | Tensor, *, batch_size: i
         raise ValueError(f"{rows.noun}: got none, expected at least one")
     device = next(classifier.parameters()).device
     parts: list[tuple[Tensor, Tensor]] = []
-    # Inference tensors could not take part in training later, so a caller's inference mode is left as well.
+    # A caller's inference mode is switched off too: inference tensors cannot be used in training later.
     with _evaluation_mode(classifier), torch.inference_mode(False), torch.no_grad(), _without_autocast(device):
         for batch in rows.chunks(batch_size):
             z = rows.embed(classifier, batch.to(device))
@@ -69,7 +68,7 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards each part's own mode, for one may be frozen while the others train."""
+    """Switch to evaluation mode, then restore the mode of each part, since some may be frozen."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -1,6 +1,6 @@
-"""A trained classifier with all that prediction needs, as a folder that loads on any machine (docs/export.md).
+"""A trained classifier with everything prediction needs, saved as a folder that loads on any machine (docs/export.md).
 
-`save_pretrained`, `from_pretrained` and `push_to_hub` are those of the Hugging Face hub's mixin (`momatch.models.hub`).
+`save_pretrained`, `from_pretrained` and `push_to_hub` follow the Hugging Face hub's mixin (`momatch.models.hub`).
 """
 
 import tempfile
@@ -26,12 +26,12 @@ from momatch.outliers import Score
 
 @dataclass(frozen=True)
 class OutlierCalibration:
-    """Outlier scores of held-out inliers, among which p-values are ranked.
+    """Outlier scores of held-out inliers, which p-values are computed from.
 
     Attributes:
         scores: (m,) in ascending order.
-        score: what they are, see `momatch.OutlierDetector`.
-        source: in words, which images they are of.
+        score: name of the score, see `momatch.OutlierDetector`.
+        source: description of the images, e.g. "500 test images".
     """
 
     scores: Float[Tensor, " m"]
@@ -41,15 +41,15 @@ class OutlierCalibration:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A trained classifier with all that prediction needs.
+    """A trained classifier with everything prediction needs.
 
     Attributes:
         classifier: on the CPU, in evaluation mode.
         spec: what it was built from.
-        refitted_head: the mixture in closed form for outlier scores; None where there is none.
-        calibration: for p-values; None where nothing was held out.
-        settings: that it was trained with; None where they were not recorded. They may be those of another release.
-        result: what the training came to, as in result.json; None where they were not recorded.
+        refitted_head: the mixture refitted in closed form, for outlier scores; None if there is none.
+        calibration: for p-values; None if no images were held out.
+        settings: training settings, possibly of another release; None if not recorded.
+        result: training result, as in result.json; None if not recorded.
     """
 
     classifier: Classifier
@@ -61,7 +61,7 @@ class SavedModel:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """Says of embeddings what a prediction says."""
+        """Computes predictions from embeddings."""
         head, outlier_head, calibration = self.classifier.head, self.refitted_head, self.calibration
         if calibration is None:
             return Scorer(head, outlier_head)
@@ -71,9 +71,9 @@ class SavedModel:
         """Label, posterior, log density, distance and outlier p-value of raw images.
 
         Args:
-            images: uint8 tensor or array, Pillow images, or paths of image files, gray or RGB, of any size: see
-                `momatch.data.arrays.images_for`, which brings them to the model's.
-            batch_size: images a pass.
+            images: uint8 tensor or array, Pillow images, or paths of image files, gray or RGB, of any size; converted to the
+                model's channels and size by `momatch.data.arrays.images_for`.
+            batch_size: images per batch.
 
         Raises:
             ValueError: if there are no images, they are not raw pixels, or a file cannot be read.
@@ -95,29 +95,29 @@ class SavedModel:
         trust_code: bool = False,
         **model_kwargs: Any,
     ) -> "SavedModel":
-        """Load a model from a folder, from the directory of a finished run, or from the Hugging Face hub.
+        """Load a model from a model folder, a finished run's directory, or the Hugging Face hub.
 
         Args:
-            pretrained_model_name_or_path: a folder, or where there is none of that name "owner/name" on the hub.
-            force_download: from the hub: fetch it again.
-            token: from the hub: of a private repository; None for that of ``hf auth login``.
-            cache_dir: from the hub: where it is kept.
-            local_files_only: from the hub: take only what was fetched before.
-            revision: from the hub: branch, tag or commit.
-            trust_code: import the backbone's module where the model names one (``package.module:factory``). Without it no
-                code that the model names is run.
-            model_kwargs: none are known; the folder holds all there is to say.
+            pretrained_model_name_or_path: a folder; if there is none of that name, "owner/name" on the hub.
+            force_download: hub: download again, even if cached.
+            token: hub: access token; None for the one saved by ``hf auth login``.
+            cache_dir: hub: where downloads are cached.
+            local_files_only: hub: use only cached files.
+            revision: hub: branch, tag or commit.
+            trust_code: allow importing the backbone's module if the model names one (``package.module:factory``). Without
+                it, loading runs no code that the model names.
+            model_kwargs: none are accepted.
 
         Raises:
-            ValueError: if there is no model, or it is damaged, of a newer format, or needs a backbone that is not here.
-            ImportError: if it is to come from the hub and the hub's package is missing.
-            OSError: if it cannot be fetched or read.
+            ValueError: if there is no model, or it is damaged, of a newer format, or needs a backbone that is not installed.
+            ImportError: if it has to be downloaded and huggingface_hub is not installed.
+            OSError: if it cannot be downloaded or read.
         """
-        # It builds what is defined here.
+        # Imported here: model_files imports this module.
         from momatch.models.model_files import load_model
 
         if model_kwargs:
-            raise ValueError(f"from_pretrained: got {sorted(model_kwargs)}, expected no arguments of the model's")
+            raise ValueError(f"from_pretrained: got {sorted(model_kwargs)}, expected no model arguments")
         options = {
             "force_download": force_download,
             "token": token,
@@ -139,29 +139,29 @@ class SavedModel:
     ) -> str | None:
         """Save the model as a folder: model.safetensors, model.json, and README.md, its card.
 
-        A model of momatch that is there is replaced. Everything else in the folder stays, a README.md that is no card as
-        momatch wrote it too.
+        Replaces an existing momatch model. Other files in the folder stay, including a README.md that momatch did not write
+        or that was edited.
 
         Args:
-            save_directory: made where it is missing.
-            config: nothing; model.json holds all settings.
-            repo_id: for the hub; by default the folder's name.
-            push_to_hub: send it to the Hugging Face hub as well.
-            model_card_kwargs: entries for the head of the card, ``{"license": "mit"}`` for example.
+            save_directory: created if missing.
+            config: must be None; model.json has all settings.
+            repo_id: on the hub; by default the folder's name.
+            push_to_hub: also upload to the Hugging Face hub.
+            model_card_kwargs: front matter of the card, e.g. ``{"license": "mit"}``.
             push_to_hub_kwargs: see `push_to_hub`.
 
         Returns:
-            The address of the commit on the hub; None if it was not sent.
+            The URL of the commit on the hub; None without `push_to_hub`.
 
         Raises:
-            ValueError: if the folder holds a run, or another kind of model under the same file names.
-            ImportError: if it is to be sent to the hub and the hub's package is missing.
-            OSError: if it cannot be written or sent; a model that was there is then intact.
+            ValueError: if the folder holds a run, or another library's model under the same file names.
+            ImportError: if it is to be uploaded and huggingface_hub is not installed.
+            OSError: if writing or uploading fails; an existing model is then intact.
         """
         from momatch.models.model_files import save_folder
 
         if config is not None:
-            raise ValueError("save_pretrained: got a config, expected none: the model's settings are its own")
+            raise ValueError("save_pretrained: got a config, expected none: the model has its own settings")
         if push_to_hub_kwargs and not push_to_hub:
             raise ValueError(f"save_pretrained: got {sorted(push_to_hub_kwargs)}, expected them with push_to_hub=True")
         folder = Path(save_directory)
@@ -176,7 +176,7 @@ class SavedModel:
         repo_id: str,
         *,
         config: object = None,
-        commit_message: str = "A model of momatch",
+        commit_message: str = "Upload momatch model",
         private: bool | None = None,
         token: str | None = None,
         branch: str | None = None,
@@ -186,28 +186,28 @@ class SavedModel:
         delete_patterns: list[str] | str | None = None,
         model_card_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """Send the model to the Hugging Face hub; needs ``pip install 'momatch[hub]'`` and ``hf auth login``.
+        """Upload the model to the Hugging Face hub; needs ``pip install 'momatch[hub]'`` and ``hf auth login``.
 
         Args:
-            repo_id: "owner/name"; it is made where there is none.
-            config: nothing; model.json holds all settings.
+            repo_id: "owner/name"; created if missing.
+            config: must be None; model.json has all settings.
             commit_message: of the commit.
-            private: whether a new repository is.
-            token: None for that of ``hf auth login``.
-            branch: None for the main one.
-            create_pr: as a pull request.
-            allow_patterns: files to send; None for all three.
-            ignore_patterns: files not to send.
+            private: visibility of a new repository.
+            token: None for the one saved by ``hf auth login``.
+            branch: None for the main branch.
+            create_pr: open a pull request.
+            allow_patterns: files to upload; None for all three.
+            ignore_patterns: files to skip.
             delete_patterns: files of the repository to delete in the same commit.
             model_card_kwargs: see `save_pretrained`.
 
         Returns:
-            The address of the commit.
+            The URL of the commit.
 
         Raises:
             ValueError: as `save_pretrained`.
-            ImportError: if the hub's package is missing.
-            OSError: if the hub does not take it.
+            ImportError: if huggingface_hub is not installed.
+            OSError: if the upload fails.
         """
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "model"
@@ -224,6 +224,6 @@ class SavedModel:
 
 
 def model_settings(config: TrainConfig, spec: ModelSpec) -> dict[str, Any]:
-    """The settings that say how a model came about, without those of the machine: no path of it goes with the model."""
+    """The training settings to save with a model, without those of the machine, such as paths."""
     settings = {key: value for key, value in config.to_dict().items() if key not in RUNTIME_KEYS}
     return settings | {"dataset": spec.dataset}

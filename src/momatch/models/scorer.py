@@ -1,7 +1,7 @@
-"""From embeddings to what a prediction says: label, posterior, log density, distance, p-value (docs/method.md, "Outliers").
+"""Predictions from embeddings: label, posterior, log density, distance, p-value (docs/method.md, "Outliers").
 
-Labels are those of the head as trained. Densities, distances and p-values are those of the outlier head: the mixture refitted
-in closed form where there is one, whose densities and distances mean more.
+Labels and posteriors come from the head as trained. Densities, distances and p-values come from the outlier head: the mixture
+refitted in closed form, if there is one.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from momatch.outliers import DISTANCES, OutlierDetector, Score
 
 @dataclass(frozen=True)
 class Scores:
-    """The predictions for n samples.
+    """Predictions for n samples.
 
     Attributes:
-        labels: (n,) the class of the largest posterior.
+        labels: (n,) the most likely class.
         posterior: (n, K) p(y=k | x).
-        log_density: (n,) log p(x) by the outlier head; for a linear head its negative energy.
+        log_density: (n,) log p(x) under the outlier head; for a linear head its negative energy.
         distance: (n,) Mahalanobis distance to the nearest center of the outlier head; NaN for a head without centers.
-        p_value: (n,) conformal p-value of the outlier score; NaN where nothing was calibrated.
+        p_value: (n,) conformal p-value of the outlier score; NaN without calibration.
     """
 
     labels: Int64[Tensor, " n"]
@@ -42,17 +42,17 @@ class Scores:
 
 
 class Scorer(nn.Module):
-    """Labels embeddings, and says how well the mixture explains them.
+    """Labels embeddings and scores them as outliers.
 
     Args:
         head: gives labels and posteriors.
-        outlier_head: gives densities, distances and p-values; None for `head` itself.
-        score: what p-values are ranked by, see `momatch.OutlierDetector`; None for "nearest", and "density" for a head without
-            centers.
+        outlier_head: gives densities, distances and p-values; None for `head`.
+        score: outlier score behind the p-values, see `momatch.OutlierDetector`; None for "nearest", or "density" for a head
+            without centers.
         calibration_scores: (m,) outlier scores of held-out inliers; see `calibrate`.
 
     Raises:
-        ValueError: if a head is of no known kind, or cannot give the score.
+        ValueError: if a head is of an unknown type, or does not support the score.
     """
 
     def __init__(
@@ -74,24 +74,24 @@ class Scorer(nn.Module):
 
     @property
     def calibration_scores(self) -> Float[Tensor, " m"]:
-        """The scores that p-values are ranked among, in ascending order; empty before `calibrate`."""
+        """The calibration scores in ascending order; empty before `calibrate`."""
         return self.detector.calibration_scores
 
     def calibrate(self, z: Float[Tensor, "m D"]) -> "Scorer":
-        """Take the embeddings of held-out inliers, against which p-values are ranked.
+        """Calibrate p-values on the embeddings of held-out inliers.
 
         Raises:
-            ValueError: if `z` is not (m, D) with m of at least 1.
+            ValueError: if `z` is not (m, D) with m >= 1.
         """
         self.detector.calibrate(z)
         return self
 
     @torch.no_grad()
     def forward(self, z: Float[Tensor, "n D"]) -> Scores:
-        """Labels, posteriors, densities, distances and p-values, without gradient.
+        """Predictions, without gradient.
 
         Raises:
-            ValueError: if `z` is not (n, D) with n of at least 1.
+            ValueError: if `z` is not (n, D) with n >= 1.
         """
         log_joint = self.head(z)
         outlier_head = self.outlier_head

@@ -1,4 +1,4 @@
-"""What it takes to build a classifier, and where it comes from."""
+"""The description that a classifier is built from."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -11,18 +11,18 @@ from momatch.models.backbones import Normalization
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """What it takes to build a classifier, and where it comes from.
+    """The description that a classifier is built from, and its origin.
 
     Attributes:
         backbone: a name or ``package.module:factory``.
-        backbone_variant: "default", or what the Wide ResNets take as their `variant`.
+        backbone_variant: "default", or the `variant` of a Wide ResNet.
         head: a key of `momatch.heads.HEADS`.
-        embedding_dim: as for `Classifier.build`; 0 for the backbone's own features.
+        embedding_dim: D; 0 for the backbone's own features.
         class_names: label k is ``class_names[k]``.
         in_channels: of the images.
         image_size: height and width.
         normalization: (mean, std) of the dataset's pixels scaled to 0-1, or None.
-        dataset: that it was trained on.
+        dataset: training dataset.
         created_by: the program and its version.
     """
 
@@ -38,18 +38,18 @@ class ModelSpec:
     created_by: str = f"momatch {__version__}"
 
     def to_dict(self) -> dict[str, Any]:
-        """All entries as plain values."""
+        """All fields as plain values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: object) -> "ModelSpec":
-        """What `to_dict` gave, also after a journey through JSON. The values may come from anyone, so each is checked.
+        """The inverse of `to_dict`, also after a round trip through JSON. The values are untrusted, so each is checked.
 
         Raises:
             ValueError: if an entry is missing, unknown or of the wrong type.
         """
         if not isinstance(values, Mapping):
-            raise ValueError(f"model spec: got {values!r}, expected the spec of a model")
+            raise ValueError(f"model spec: got {values!r}, expected a mapping")
         try:
             height, width = values["image_size"]
             statistics = values["normalization"]
@@ -64,7 +64,7 @@ class ModelSpec:
                 if field.name not in exact:
                     check_type(field.name, getattr(spec, field.name), field.type)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"model spec: got {dict(values)}, expected the spec of a model ({error})") from error
+            raise ValueError(f"model spec: got {dict(values)}, expected a model spec ({error})") from error
         return spec
 
 

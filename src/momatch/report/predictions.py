@@ -106,7 +106,7 @@ class Predictions:
         return pictures.converted((channels, *size)).gather(torch.arange(len(self)))
 
     def pictures(self, order: Int64[Tensor, " n"], truths: Sequence[str | None]) -> tuple[Picture, ...]:
-        """A contact sheet of the first images in `order`, at full size where they are at hand.
+        """A contact sheet of the first images in `order`, at full size if available.
 
         Args:
             order: positions, first on the sheet first.

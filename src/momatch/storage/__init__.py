@@ -1,1 +1,1 @@
-"""What stands on disk: durable files, tensors, run directories, records. The bottom of the house; no torch at import."""
+"""Files on disk: durable writes, tensors, run directories, records. The bottom layer; importing it does not import torch."""

@@ -1,10 +1,10 @@
-"""Checkpoints: the whole state of a run at a step, on disk so that neither a kill nor a full disk loses the last good one.
+"""Checkpoints: the complete state of a run at a step. Neither a kill nor a full disk loses the last good one.
 
     checkpoints/step-00001234/state.safetensors, state.json
 
-A checkpoint is written as ``step-00001234.part``, brought to the disk and renamed. Reading verifies checksums and falls back to
-the checkpoint before. Where a step is saved again, the good checkpoint that is there already stands as ``step-00001234.old``
-until the new one is in its place.
+A checkpoint is written as ``step-00001234.part``, synced and renamed. Reading verifies checksums and falls back to the previous
+checkpoint. If a step is saved again, the existing good checkpoint is kept as ``step-00001234.old`` until the new one is
+complete.
 """
 
 import errno
@@ -25,7 +25,7 @@ from momatch.storage.tensor_files import decode, encode, read_verified
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: The folder of a run that holds its checkpoints.
+#: The checkpoint folder in a run directory.
 FOLDER = "checkpoints"
 _KIND = "momatch checkpoint"
 _OLD = ".old"
@@ -35,14 +35,14 @@ _LEFTOVER = re.compile(r"step-\d{8,}(\.old)?(\.deleted)?\.part")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and verified.
+    """A verified checkpoint.
 
     Attributes:
-        step: at which it was saved.
+        step: number of steps done.
         tensors: by name, on the CPU, contiguous.
-        facts: what else was saved.
+        facts: other saved values.
         path: its folder.
-        rejected: newer checkpoints that could not be used, and why, one line each.
+        rejected: newer checkpoints that could not be used, with the reason, one line each.
     """
 
     step: int
@@ -56,17 +56,17 @@ def save_checkpoint(folder: Path, step: int, tensors: "Mapping[str, Tensor]", fa
     """Save the state of a run.
 
     Args:
-        folder: ``checkpoints`` in the run's directory; made if it is not there.
-        step: how many steps are done.
-        tensors: of any device, layout and dtype that safetensors knows; they may share memory.
-        facts: what else is to be saved: strict JSON, so numbers must be finite, tuples come back as lists and keys as strings.
+        folder: ``checkpoints`` in the run directory; created if missing.
+        step: number of steps done.
+        tensors: on any device, of any dtype that safetensors supports; they may share memory.
+        facts: other values to save; strict JSON: numbers must be finite, tuples come back as lists and keys as strings.
 
     Returns:
         The folder of the checkpoint.
 
     Raises:
-        ValueError: if `step` is negative, or something cannot be saved.
-        OSError: if it cannot be written; it says what is left and how to go on, and all other checkpoints are intact.
+        ValueError: if `step` is negative, or a value cannot be saved.
+        OSError: if writing fails; the message says how to resume, and all other checkpoints are intact.
     """
     if step < 0:
         raise ValueError(f"step: got {step}, expected at least 0")
@@ -92,13 +92,13 @@ def save_checkpoint(folder: Path, step: int, tensors: "Mapping[str, Tensor]", fa
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; it is read into memory and verified. Nothing on disk is changed.
+    """Load the newest intact checkpoint. Nothing on disk is changed.
 
     Returns:
-        None if there is no checkpoint at all.
+        None if there are no checkpoints.
 
     Raises:
-        ValueError: if there are checkpoints and none can be used.
+        ValueError: if there are checkpoints but none is usable.
     """
     rejected: list[str] = []
     for path in _newest_first(folder):
@@ -111,14 +111,14 @@ def load_newest(folder: Path) -> Checkpoint | None:
         return Checkpoint(content["step"], tensors, content["facts"], path, tuple(rejected))
     if rejected:
         raise ValueError(
-            f"{folder}: got {len(rejected)} checkpoints, expected one that is whole: {'; '.join(rejected)}. "
-            "The run cannot go on; start it again in another run_dir, or with overwrite in this one"
+            f"{folder}: got {len(rejected)} checkpoints, expected an intact one: {'; '.join(rejected)}. "
+            "The run cannot be resumed; start it again in another run_dir, or in this one with overwrite"
         )
     return None
 
 
 def last_good(folder: Path) -> Path | None:
-    """Where the newest checkpoint lies that is whole."""
+    """The path of the newest intact checkpoint; None if there is none."""
     for path in _newest_first(folder):
         if _is_good(path):
             return path
@@ -126,14 +126,14 @@ def last_good(folder: Path) -> Path | None:
 
 
 def prune(folder: Path, keep: int, *, saved: Path | None = None) -> None:
-    """Delete all but the newest `keep` checkpoints, and what interrupted savings left.
+    """Delete all but the newest `keep` checkpoints, and leftovers of interrupted saves.
 
-    Counting begins at the newest checkpoint whose checksums hold; newer ones, and all if there is none, are left alone.
+    Counting starts at the newest intact checkpoint; newer ones are kept, and all of them if none is intact.
 
     Args:
-        folder: of the checkpoints.
-        keep: how many stay.
-        saved: the checkpoint that was just saved: it is known to be whole and counting begins there, so that nothing is read.
+        folder: the checkpoint folder.
+        keep: how many to keep.
+        saved: the checkpoint that was just saved and so is known to be intact: counting starts there, and none is read.
 
     Raises:
         ValueError: if `keep` is less than 1.
@@ -156,7 +156,7 @@ def prune(folder: Path, keep: int, *, saved: Path | None = None) -> None:
 
 
 def delete_checkpoints(folder: Path) -> None:
-    """Delete every checkpoint, and the folder itself if nothing else is in it.
+    """Delete all checkpoints, and the folder if it is then empty.
 
     Raises:
         OSError: if one cannot be deleted.
@@ -165,29 +165,29 @@ def delete_checkpoints(folder: Path) -> None:
         _delete(path)
     for path in _entries(folder, _LEFTOVER):
         shutil.rmtree(path)
-    # Not empty: what is left is not ours.
+    # If it is not empty, the rest is the user's.
     with suppress(OSError):
         folder.rmdir()
 
 
 @contextmanager
 def explain_write_errors(what: str, run_dir: Path) -> Iterator[None]:
-    """Turn an `OSError` of the block into one that says what failed, what is left and how to go on.
+    """Turn an `OSError` into one that says what failed, which checkpoint is left and how to resume.
 
     Args:
-        what: was being done.
-        run_dir: the run's directory.
+        what: the operation, e.g. "saving the model".
+        run_dir: the run directory.
 
     Raises:
-        OSError: with the number of the first one.
+        OSError: with the errno of the original.
     """
     try:
         yield
     except OSError as error:
         left = _what_is_left(run_dir / FOLDER)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "free some space" if full else "put that right"
-        resume = f"go on with: momatch train --resume --run-dir {shlex.quote(str(run_dir))}"
+        remedy = "free some space" if full else "fix that"
+        resume = f"resume with: momatch train --resume --run-dir {shlex.quote(str(run_dir))}"
         explained = OSError(
             f"{run_dir}: {what} failed: {error.strerror or error}; {left}; "
             f"{remedy}, then {resume if (run_dir / CONFIG).exists() else 'start again'}"
@@ -205,7 +205,7 @@ def _what_is_left(folder: Path) -> str:
 
 
 def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """Folders whose names fit; the user's own things have other names, and links are not followed."""
+    """Subfolders whose names match, without symbolic links."""
     try:
         found = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
     except (FileNotFoundError, NotADirectoryError):
@@ -239,7 +239,7 @@ def _is_good(path: Path) -> bool:
 
 
 def _make_room(target: Path) -> None:
-    """Move the checkpoint of the same step out of the way: a good one stays readable, a damaged one goes."""
+    """Move an existing checkpoint of the same step away: an intact one is renamed, a damaged one deleted."""
     if not target.exists():
         return
     if _is_good(target):
@@ -251,7 +251,7 @@ def _make_room(target: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a folder. It gets the name of a leftover first: half a checkpoint must not look like one."""
+    """Rename a folder to a leftover, then delete it, so that a half-deleted checkpoint never looks complete."""
     if not path.exists():
         return
     gone = path.with_name(path.name + ".deleted" + PART)

@@ -1,4 +1,4 @@
-"""data.json of a run: which data it was trained on and how they were loaded, for whatever looks at the run later. No torch."""
+"""data.json: which data a run was trained on and how they were loaded. No torch."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,14 +17,14 @@ class DataRecord:
     """What a run was trained on.
 
     Attributes:
-        source: name or path of the dataset, as it was given.
-        contents: what the rows are, in words: "images: 16x16, gray, uint8".
-        image_size: side to which images were brought when they were loaded; None for their own.
-        test_fraction: share of each class that was held out for testing when they were loaded.
-        given: whether they were handed to `fit` as a `Dataset`, and not loaded by it.
-        class_names: label k is ``class_names[k]``, before any class was held out.
-        train: training rows.
-        test: test rows.
+        source: name or path of the dataset, as given.
+        contents: description of the rows, e.g. "images: 16x16, gray, uint8".
+        image_size: side that images were resized to on loading; None for their original size.
+        test_fraction: share of each class held out for testing on loading.
+        given: whether `fit` was given a `Dataset` instead of loading one.
+        class_names: label k is ``class_names[k]``, including held-out classes.
+        train: number of training rows.
+        test: number of test rows.
         digest: of the loaded data, `Dataset.digest`.
     """
 
@@ -60,7 +60,7 @@ def read_data_record(directory: Path) -> DataRecord:
     values: dict[str, Any] | None = read_object(path)
     if values is None:
         raise ValueError(
-            f"{path}: there is no such file, so it is not known which data the run was trained on; runs of momatch 0.1 have "
+            f"{path}: there is no such file, so the training data of the run are unknown; runs of momatch 0.1 have "
             "none: name the dataset, or train again"
         )
     kind, version = values.pop("format", None), values.pop("version", None)
@@ -70,5 +70,5 @@ def read_data_record(directory: Path) -> DataRecord:
         return DataRecord(**{**values, "class_names": tuple(values["class_names"])})
     except (TypeError, KeyError) as error:
         raise ValueError(
-            f"{path}: got {sorted(values)}, expected the record of a run's data; the file is damaged"
+            f"{path}: got {sorted(values)}, expected the data record of a run; the file is damaged"
         ) from error

@@ -1,7 +1,7 @@
-"""Files that are whole or not there, whatever kills the process, and JSON that every reader understands.
+"""Atomic file writes, even if the process is killed, and strict JSON.
 
-A file is written beside its place, brought to the disk and renamed. Until the rename the old one stands, after it the new one.
-Text files that the user may edit are signed: a mark at their end tells whether the file is still ours to replace.
+A file is written under a temporary name, synced and renamed, so readers see the old or the new version, never a part. Text
+files that users may edit are signed: a mark at the end shows whether the file is unchanged and may be replaced.
 """
 
 import errno
@@ -14,16 +14,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-#: What a name ends in while its file or folder is not whole.
+#: Suffix of incomplete files and folders.
 PART = ".part"
-_MARK = re.compile(r"<!-- written by momatch; edit it and it stays as it is \(sha256 ([0-9a-f]{64})\) -->\n\Z")
+#: Any wording of the mark: older releases used another one.
+_MARK = re.compile(r"<!-- written by momatch; [^\n(]*\(sha256 ([0-9a-f]{64})\) -->\n\Z")
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write `data` to `path` and bring it to the disk.
+    """Write `data` to `path` and sync it to disk.
 
     Raises:
-        OSError: if the disk is full, for example; `path` may then hold a part of the data.
+        OSError: if that fails, e.g. on a full disk; `path` may then hold part of the data.
     """
     with open(path, "wb", buffering=0) as file:
         write_all(file.fileno(), data)
@@ -31,10 +32,10 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data`: one call may write less than it was given, when the disk is nearly full for example.
+    """Write all of `data`; a single `os.write` may write less, e.g. when the disk is nearly full.
 
     Raises:
-        OSError: as the system says.
+        OSError: if the write fails.
     """
     rest = memoryview(data)
     while rest:
@@ -42,7 +43,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Bring what was written to the file at `path` to the disk.
+    """Sync the file at `path` to disk.
 
     Raises:
         OSError: if that fails.
@@ -52,10 +53,10 @@ def sync_file(path: Path) -> None:
 
 
 def rename_synced(path: Path, target: Path) -> None:
-    """Give a file or folder whose content is on the disk its final name; the name is on the disk when this returns.
+    """Rename a synced file or folder to its final name, and sync the rename to disk.
 
     Raises:
-        OSError: if it cannot be.
+        OSError: if that fails.
     """
     if path.is_dir():
         sync_folder(path)
@@ -64,7 +65,7 @@ def rename_synced(path: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to the disk, where the system can do that."""
+    """Sync the directory entries of `folder` to disk, if the system supports it."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -79,10 +80,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:
-    """Refuse to write a file where that cannot or must not be done, before any work.
+    """Check that a file may be written to `path`, before any work is done.
 
     Raises:
-        ValueError: if the path is a directory, its directory does not exist, or a file is there and not to be replaced.
+        ValueError: if `path` is a directory, its parent does not exist, or the file exists and `overwrite` is False.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: expected a file, not a directory, in a directory that exists")
@@ -91,14 +92,14 @@ def check_target(path: Path, *, overwrite: bool) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """Where `path` is written before it is renamed; hidden, and of no name that a user would take."""
+    """The temporary name under which `path` is written; a hidden file."""
     return path.with_name(f".{path.name}{PART}")
 
 
 def replace_files(contents: Mapping[Path, bytes]) -> None:
-    """Write files of one folder; each is its old self or its new self at any moment.
+    """Write files of one folder, each atomically.
 
-    All are written before the first is renamed, so a full disk leaves every old one as it was.
+    All are written before the first is renamed, so a full disk leaves the old ones unchanged.
 
     Raises:
         OSError: if one cannot be written.
@@ -116,7 +117,7 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file as well as it goes: used where another error is on its way."""
+    """Remove a file and ignore errors, for cleaning up while another error is raised."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
@@ -124,28 +125,28 @@ def remove_file(path: Path) -> None:
 
 
 def json_bytes(value: object, *, indent: int | None = 2) -> bytes:
-    """Strict JSON in UTF-8 with a newline at its end; floats come back exactly.
+    """Strict JSON in UTF-8 with a trailing newline; floats round-trip exactly.
 
     Raises:
-        ValueError: if there is a NaN or an infinity in it.
-        TypeError: if there is something that JSON does not know.
+        ValueError: if `value` contains NaN or an infinity.
+        TypeError: if it contains a type that JSON does not support.
     """
     try:
         return (json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    except UnicodeEncodeError:  # a file name that was no UTF-8; escaped, it survives
+    except UnicodeEncodeError:  # a file name that is not valid UTF-8 survives if escaped
         return (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of strict JSON.
+    """Parse strict JSON.
 
     Raises:
-        ValueError: if `data` is anything else.
+        ValueError: if `data` is not strict JSON.
     """
     try:
         return json.loads(data.decode(), parse_constant=_refuse)
     except RecursionError as error:
-        raise ValueError("got brackets nested too deeply") from error
+        raise ValueError("got JSON that is nested too deeply") from error
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -167,11 +168,11 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"got {constant}, which is no JSON")
+    raise ValueError(f"got {constant}, which is not valid JSON")
 
 
 def finite(value: Any) -> Any:
-    """`value` with None in place of each NaN and infinity, also inside of lists and dicts."""
+    """`value` with each NaN and infinity replaced by None, also inside lists and dicts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -182,13 +183,13 @@ def finite(value: Any) -> Any:
 
 
 def sign(text: str) -> str:
-    """The text with the mark, which is a comment in Markdown and HTML."""
+    """The text with the mark appended: a comment in Markdown and HTML."""
     digest = hashlib.sha256(_bytes(text)).hexdigest()
-    return f"{text}<!-- written by momatch; edit it and it stays as it is (sha256 {digest}) -->\n"
+    return f"{text}<!-- written by momatch; once edited, it is never overwritten (sha256 {digest}) -->\n"
 
 
 def may_replace(path: Path) -> bool:
-    """True if there is no file, or one that is as momatch wrote it.
+    """True if there is no file, or an unchanged one that momatch wrote.
 
     Raises:
         OSError: if it cannot be read.

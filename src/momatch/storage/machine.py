@@ -1,4 +1,4 @@
-"""What a result was made with: versions, processor, commit, command; without names of machines or places on their disks."""
+"""How a result was produced: versions, processor, commit, command; without host names or local paths."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from momatch._version import __version__
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of what decides about numbers."""
+    """The versions of the packages that affect numerical results."""
     return {
         "momatch": __version__,
         "torch": _version("torch"),
@@ -24,15 +24,15 @@ def versions() -> dict[str, str | None]:
 
 
 def machine_facts(arguments: Sequence[str], *, packages: Sequence[str] = (), **further: Any) -> dict[str, Any]:
-    """How and where results were made.
+    """How and where results were produced.
 
     Args:
-        arguments: of the command, from its name on; of absolute paths only the last part is kept.
-        packages: whose versions are stated besides `versions`.
-        further: facts to add.
+        arguments: the command line, including the command; absolute paths are cut to their last part.
+        packages: report the versions of these packages too.
+        further: entries to add.
 
     Returns:
-        command, date (UTC), commit (None if momatch is not run from its repository), cpu, cores, system, versions (None if
+        command, date (UTC), commit (None if momatch does not run from its repository), cpu, cores, system, versions (None if
         not installed), and `further`.
     """
     return {
@@ -49,10 +49,9 @@ def machine_facts(arguments: Sequence[str], *, packages: Sequence[str] = (), **f
 
 
 def commit(folder: Path) -> str | None:
-    """The commit of the repository that `folder` is a part of, with "(modified)" if the folder differs from it.
+    """The commit of the repository that contains `folder`, with "(modified)" if the folder has changed since.
 
-    None without git, or where the folder is not under version control: an installed package may lie in the repository of
-    something else.
+    None without git, or if the folder is not tracked: an installed package may be inside an unrelated repository.
     """
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
@@ -63,7 +62,7 @@ def commit(folder: Path) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails or is not there."""
+    """The output of git; None if it fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=folder, capture_output=True, text=True, errors="replace", check=False, timeout=30
@@ -74,7 +73,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _without_place(argument: str) -> str:
-    """`--data-dir=/home/me/data` as `--data-dir=.../data`: the place says who ran it, the name what was read."""
+    """`--data-dir=/home/me/data` as `--data-dir=.../data`, to keep local paths out of records."""
     key, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
     path = PurePath(os.path.expanduser(value))
     return f"{key}{equals}.../{path.name}" if path.is_absolute() else argument

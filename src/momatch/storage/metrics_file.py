@@ -1,4 +1,4 @@
-"""metrics.jsonl: one strict JSON object a line, appended while a run goes on; its last line may have been cut off by a kill."""
+"""metrics.jsonl: one strict JSON object per line, appended during a run. A kill may leave the last line incomplete."""
 
 import os
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from typing import Any
 
 from momatch.storage.durable import finite, json_bytes, parse_json, replace_files, write_all
 
-#: Bytes at the end of the file that surely hold a whole line; a line with 1,000 thresholds has some 20,000.
+#: Bytes at the end of the file that are sure to contain a complete line; one with 1,000 thresholds has about 20,000.
 _TAIL = 2**16
 
 
 class MetricsFile:
-    """Lines of metrics, each with a ``step``. A line counts once its newline is there.
+    """Lines of metrics, each with a ``step``. A line without a newline is incomplete.
 
     Args:
-        path: of the file; it need not exist.
+        path: the file; it need not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,14 +24,14 @@ class MetricsFile:
         self._file: FileIO | None = None
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        """Add a line; NaN and infinities become null.
+        """Append a line; NaN and infinities become null.
 
         Raises:
             ValueError: if there is no step.
-            OSError: if it cannot be written; then no part of the line is left.
+            OSError: if writing fails; no part of the line is left then.
         """
         if not isinstance(metrics.get("step"), int):
-            raise ValueError(f"metrics: got the step {metrics.get('step')!r}, expected an integer")
+            raise ValueError(f"metrics: got step {metrics.get('step')!r}, expected an integer")
         line = json_bytes(finite(metrics), indent=None)
         descriptor = self._open().fileno()
         size = os.fstat(descriptor).st_size
@@ -42,12 +42,12 @@ class MetricsFile:
             raise
 
     def sync(self) -> None:
-        """Bring the lines to the disk."""
+        """Sync the lines to disk."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines; a last one that was cut off is left out.
+        """All lines, without an incomplete last one.
 
         Raises:
             ValueError: if any other line is damaged.
@@ -58,7 +58,7 @@ class MetricsFile:
         return self._whole(lines)
 
     def read_intact(self) -> tuple[list[dict[str, Any]], list[int]]:
-        """The intact lines, and the numbers (from 1) of the damaged ones; a last line that was cut off is neither.
+        """The intact lines and the numbers (from 1) of the damaged ones; an incomplete last line is ignored.
 
         Raises:
             OSError: if the file cannot be read; a missing file has no lines.
@@ -68,11 +68,11 @@ class MetricsFile:
         return [line for line in lines if line is not None], damaged
 
     def truncate(self, last_step: int) -> None:
-        """Drop lines of steps after `last_step`, and a last line that was cut off.
+        """Drop the lines after `last_step` and an incomplete last line.
 
         Raises:
-            ValueError: if a line that is to stay is damaged.
-            OSError: if the rest cannot be written.
+            ValueError: if one of the lines to keep is damaged.
+            OSError: if writing fails.
         """
         lines = self._lines()
         stay = [index for index, line in enumerate(lines) if line is not None and line["step"] <= last_step]
@@ -81,7 +81,7 @@ class MetricsFile:
         replace_files({self.path: b"".join(json_bytes(line, indent=None) for line in kept)})
 
     def last(self) -> dict[str, Any] | None:
-        """The last whole line, read from the end of the file; None if there is none or it is damaged."""
+        """The last complete line, read from the end of the file; None if there is none or it is damaged."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(0, os.SEEK_END)
@@ -92,7 +92,7 @@ class MetricsFile:
         return _parse(whole[-1]) if whole else None
 
     def close(self) -> None:
-        """Close the file; `append` opens it again."""
+        """Close the file; `append` reopens it."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -100,18 +100,18 @@ class MetricsFile:
     def _open(self) -> FileIO:
         if self._file is None:
             file = FileIO(self.path, "a+")
-            # A line that was cut off must not become the beginning of the next one.
+            # The next line must not be appended to an incomplete one.
             file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
             self._file = file
         return self._file
 
     def _lines(self) -> list[dict[str, Any] | None]:
-        """Each line, None for one that is damaged or cut off."""
+        """All lines; None for a damaged or incomplete one."""
         whole, torn = self._split()
         return [_parse(line) for line in whole] + ([None] if torn else [])
 
     def _split(self) -> tuple[list[bytes], bytes]:
-        """The lines that end with a newline, and what follows the last newline."""
+        """The lines that end with a newline, and the rest."""
         try:
             *whole, torn = self.path.read_bytes().split(b"\n")
         except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""config.json of a run: the resolved settings under a format marker, which is what makes a directory a run. No torch."""
+"""config.json: the resolved settings of a run. Its format marker is what makes a directory a run. No torch."""
 
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,17 @@ def encode_config(config: TrainConfig) -> bytes:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether there is a run in `directory`, of this or another release.
+    """Whether `directory` holds a run, of this or another release.
 
     Raises:
-        ValueError: if there is a config.json that is damaged or of another kind.
+        ValueError: if its config.json is damaged or of another kind.
         OSError: if it cannot be read.
     """
     return _read_marked(directory) is not None
 
 
 def holds_run(directory: Path) -> bool:
-    """As `is_run`, but a config.json of another kind is just no run: other libraries write files of that name.
+    """Like `is_run`, but False if config.json is of another kind: other libraries write files of that name.
 
     Raises:
         OSError: if it cannot be read.
@@ -43,16 +43,16 @@ def read_config(directory: Path) -> TrainConfig:
     """The settings of the run in `directory`.
 
     Raises:
-        ValueError: if there is no run, or config.json is damaged, of another kind or of another version.
+        ValueError: if there is no run, or config.json is damaged or of another kind or version.
         OSError: if it cannot be read.
     """
     content = _read_marked(directory)
     if content is None:
-        raise ValueError(f"{directory}: there is no {CONFIG}, expected the directory of a run")
+        raise ValueError(f"{directory}: no {CONFIG}, expected a run directory")
     path = directory / CONFIG
     if content.get("version") != _VERSION:
         raise ValueError(
-            f"{path}: got version {content.get('version')!r} of the format, expected {_VERSION}; "
+            f"{path}: got format version {content.get('version')!r}, expected {_VERSION}; "
             f"it was written by momatch {content.get('momatch')}: use that release"
         )
     settings = content.get("config")
@@ -64,5 +64,5 @@ def read_config(directory: Path) -> TrainConfig:
 def _read_marked(directory: Path) -> dict[str, Any] | None:
     content = read_object(directory / CONFIG)
     if content is not None and content.get("format") != _KIND:
-        raise ValueError(f"{directory / CONFIG}: got a file of another kind, expected the config of a run of momatch")
+        raise ValueError(f"{directory / CONFIG}: got a file of another kind, expected the config of a momatch run")
     return content

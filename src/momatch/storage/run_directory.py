@@ -1,14 +1,14 @@
-"""The directory of a run: what lies where, who may write, and when a run counts as finished.
+"""The directory of a run: its files, its lock, and when the run is finished.
 
 - config.json: the resolved settings; its format marker makes a directory a run
 - data.json: see `momatch.storage.data_record`
-- metrics.jsonl: one line a log interval
+- metrics.jsonl: one line per log interval
 - checkpoints/: see `momatch.storage.checkpoint`
 - model.safetensors, model.json, README.md: see `momatch.models.model_files`
 - model.onnx, model.pt2: see `momatch.inference.export`
-- report.html, tensorboard/: where asked for
-- run.log: what happened, with times
-- result.json: written last; a run is finished when it is there
+- report.html, tensorboard/: optional
+- run.log: events with timestamps
+- result.json: written last; its presence means that the run is finished
 - run.lock: held by the process that writes
 """
 
@@ -32,23 +32,20 @@ from momatch.storage.run_config import CONFIG, encode_config, is_run, read_confi
 #: The card of the saved model.
 CARD = "README.md"
 _METRICS, _RESULT, _LOG, _LOCK = "metrics.jsonl", "result.json", "run.log", "run.lock"
-#: What overwriting deletes, in this order: without a result a run is unfinished, so half a deletion never looks finished.
+#: Files that overwriting deletes, in this order: the result goes first, so an interrupted deletion never looks finished.
 _DELETED = (_RESULT, "data.json", "report.html", "model.onnx", "model.pt2", "model.json", "model.safetensors")
-#: Files that are written beside their place first, so that a kill may leave the beginning of one.
+#: Files that are written under a temporary name first, which a kill may leave behind.
 _REPLACED = (CONFIG, _METRICS, CARD, *_DELETED)
 _EVENTS = "events.out.tfevents.*"
 
 
 class RunDirectory:
-    """A run on disk. The constructor only looks; `create` and `open` lock the directory for writing.
-
-    Args:
-        path: the directory.
+    """A run on disk. The constructor opens it for reading; `create` and `open` lock it for writing.
 
     Attributes:
         path: the directory.
-        checkpoints: the folder of its checkpoints.
-        tensorboard: the folder for TensorBoard's events.
+        checkpoints: the checkpoint folder.
+        tensorboard: the folder for TensorBoard events.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -60,20 +57,20 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path, config: TrainConfig, overwrite: bool = False) -> "RunDirectory":
-        """Make the directory of a new run and lock it.
+        """Create and lock the directory of a new run.
 
         Args:
-            path: does not exist, or is empty, or with `overwrite` holds a run.
-            config: resolved; it is written down.
-            overwrite: delete the files of the run that is there, and nothing else.
+            path: a new or empty directory, or with `overwrite` an existing run.
+            config: resolved settings, written to config.json.
+            overwrite: delete the files of an existing run, and nothing else.
 
         Raises:
-            ValueError: if a run is there already, or something that is no run.
-            OSError: if another process writes there, or nothing can be written.
+            ValueError: if the directory holds a run, or files that are not a run.
+            OSError: if another process holds the lock, or writing fails.
         """
         directory = cls(path)
         directory.check_new(config, overwrite)
-        with explain_write_errors("making the directory", directory.path):
+        with explain_write_errors("creating the directory", directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
         directory._acquire()
         try:
@@ -87,11 +84,11 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
-        """Lock the directory of a run that is there, to go on with it.
+        """Lock the directory of an existing run, to resume it.
 
         Raises:
             ValueError: if there is no run, or its config is damaged.
-            OSError: if another process writes there.
+            OSError: if another process holds the lock.
         """
         directory = cls(path)
         directory._require_run()
@@ -101,17 +98,17 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run in the directory, finished or not.
+        """Whether the directory holds a run, finished or not.
 
         Raises:
-            ValueError: if there is a config.json that is damaged or of another kind.
+            ValueError: if its config.json is damaged or of another kind.
             OSError: if it cannot be read.
         """
         return is_run(self.path)
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end (its result.json is there)."""
+        """Whether the run is finished (result.json exists)."""
         return (self.path / _RESULT).exists()
 
     @property
@@ -119,29 +116,29 @@ class RunDirectory:
         """The settings of the run.
 
         Raises:
-            ValueError: if there is no run, or config.json is damaged, of another kind or of another version.
+            ValueError: if there is no run, or config.json is damaged or of another kind or version.
             OSError: if it cannot be read.
         """
         return read_config(self.path)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl; NaN and infinities become null.
+        """Append a line to metrics.jsonl; NaN and infinities become null.
 
-        The line is out of the process when this returns: a kill does not lose it. `sync` makes it survive a power cut.
+        The line survives a kill of the process; call `sync` for it to survive a power failure.
 
         Args:
             metrics: with the key ``step``.
 
         Raises:
             ValueError: if there is no step, or the directory is not locked.
-            OSError: if it cannot be written; then no part of the line is left.
+            OSError: if writing fails; no part of the line is left then.
         """
         self._require_lock()
         with explain_write_errors(f"writing the metrics of step {metrics.get('step')}", self.path):
             self._metrics.append(metrics)
 
     def sync(self) -> None:
-        """Bring metrics.jsonl to the disk. Do it before a checkpoint: no checkpoint may know of lines that are lost.
+        """Sync metrics.jsonl to disk. Call it before saving a checkpoint, which must not be newer than the metrics.
 
         Raises:
             OSError: if that fails.
@@ -150,7 +147,7 @@ class RunDirectory:
             self._metrics.sync()
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line that was cut off is left out.
+        """The lines of metrics.jsonl, without an incomplete last one.
 
         Raises:
             ValueError: if any other line is damaged.
@@ -158,11 +155,11 @@ class RunDirectory:
         return self._metrics.read()
 
     def truncate_metrics(self, last_step: int) -> None:
-        """Drop lines of steps after `last_step`, and a last line that was cut off.
+        """Drop the lines after `last_step` and an incomplete last line.
 
         Raises:
-            ValueError: if a line that is to stay is damaged, or the directory is not locked.
-            OSError: if the rest cannot be written.
+            ValueError: if one of the lines to keep is damaged, or the directory is not locked.
+            OSError: if writing fails.
         """
         self._require_lock()
         with explain_write_errors("writing the metrics", self.path):
@@ -173,26 +170,26 @@ class RunDirectory:
 
         Raises:
             ValueError: if the directory is not locked.
-            OSError: if it cannot be written; the run is then unfinished.
+            OSError: if writing fails; the run is then unfinished.
         """
         self._require_lock()
         self.sync()
         self._replace(_RESULT, json_bytes(finite(result)))
 
     def read_result(self) -> dict[str, Any] | None:
-        """What `write_result` wrote; None for a run that is not finished.
+        """The contents of result.json; None if the run is not finished.
 
         Raises:
-            ValueError: if it is damaged.
+            ValueError: if the file is damaged.
         """
         return read_object(self.path / _RESULT)
 
     def log(self, text: str) -> None:
-        """Add a line with the time to run.log.
+        """Append a line with a timestamp to run.log.
 
         Raises:
             ValueError: if the directory is not locked.
-            OSError: if it cannot be written.
+            OSError: if writing fails.
         """
         self._require_lock()
         time = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -204,7 +201,7 @@ class RunDirectory:
             file.write(line)
 
     def close(self) -> None:
-        """Release the directory."""
+        """Close the files and release the lock."""
         self._metrics.close()
         if self._lock is not None:
             self._lock.release()
@@ -219,10 +216,10 @@ class RunDirectory:
         self.close()
 
     def check_new(self, config: TrainConfig, overwrite: bool) -> None:
-        """Refuse a directory that `create` would refuse, before any work is done.
+        """Check whether `create` would refuse the directory, before any work is done.
 
         Args:
-            config: resolved, of the run that is to be made.
+            config: resolved settings of the new run.
             overwrite: as for `create`.
 
         Raises:
@@ -237,7 +234,7 @@ class RunDirectory:
             others = sorted(path.name for path in self.path.iterdir() if path.name not in ours)
             if others:
                 raise ValueError(
-                    f"{self.path}: got a directory with {others[0]!r} that is no run, expected an empty one; "
+                    f"{self.path}: got a directory with {others[0]!r} that is not a run, expected an empty one; "
                     "choose another run_dir"
                 )
             return
@@ -246,7 +243,7 @@ class RunDirectory:
         raise ValueError(f"{self.path}: {self._occupied_by(config)}")
 
     def _occupied_by(self, config: TrainConfig) -> str:
-        """Which run is there already, compared with the one that is to be made, and what can be done about it."""
+        """How the existing run compares with the new one, and what the user can do."""
         key = config.first_difference(self.config.resolved())
         if key is not None:
             theirs, ours = getattr(self.config.resolved(), key), getattr(config, key)
@@ -262,18 +259,18 @@ class RunDirectory:
             )
         command = f"momatch train --resume --run-dir {shlex.quote(str(self.path))}"
         return (
-            f"the directory holds an unfinished run with the same settings; continue it with: {command}, choose another "
+            f"the directory holds an unfinished run with the same settings; resume it with: {command}, choose another "
             f"run_dir (--run-dir), or {overwrite}"
         )
 
     def check_resumed(self, config: TrainConfig) -> None:
-        """Refuse to go on with a run by settings that would give another result.
+        """Check that the run can be resumed with `config`: settings that affect the result must be the same.
 
         Args:
-            config: resolved.
+            config: resolved settings.
 
         Raises:
-            ValueError: if there is no run, its config is damaged, or a setting differs, naming stored and given value.
+            ValueError: if there is no run, its config is damaged, or a setting differs.
         """
         self._require_run()
         stored = self.config.resolved()
@@ -281,11 +278,11 @@ class RunDirectory:
         if key is not None:
             raise ValueError(
                 f"{key}: got {getattr(config, key)!r}, expected {getattr(stored, key)!r}, with which the run in {self.path} "
-                "was started; give that to go on with the run, or another run_dir to start a new one"
+                "was started; use that value to resume, or another run_dir to start a new run"
             )
 
     def _delete_run(self) -> None:
-        """Delete a run but for its config, which is replaced: at no moment is the directory something else than a run."""
+        """Delete a run except for its config, which is replaced later, so that the directory is a run at any moment."""
         if not is_run(self.path):
             return
         with explain_write_errors("removing the old run", self.path):
@@ -296,7 +293,7 @@ class RunDirectory:
             delete_checkpoints(self.checkpoints)
             for path in [*self.tensorboard.glob(_EVENTS), self.path / _METRICS, self.path / _LOG]:
                 path.unlink(missing_ok=True)
-            # Not empty: what is left is not ours.
+            # If it is not empty, the rest is the user's.
             with contextlib.suppress(OSError):
                 self.tensorboard.rmdir()
 
@@ -307,23 +304,21 @@ class RunDirectory:
                 lock.acquire(timeout=0)
             except Timeout:
                 pass
-            except NotImplementedError as error:  # older releases of filelock say it so
-                raise OSError(errno.ENOLCK, "this file system has no locks") from error
+            except NotImplementedError as error:  # raised by older releases of filelock
+                raise OSError(errno.ENOLCK, "this file system does not support locks") from error
         if not lock.is_locked:
-            raise OSError(
-                f"{self.path}: another process is at work on this run; wait for it, or choose another run_dir"
-            )
+            raise OSError(f"{self.path}: another process is using this run; wait for it, or choose another run_dir")
         self._lock = lock
         for name in _REPLACED:
             remove_file(part_of(self.path / name))
 
     def _require_run(self) -> None:
         if not is_run(self.path):
-            raise ValueError(f"{self.path}: nothing to resume, there is no run; start one without resume")
+            raise ValueError(f"{self.path}: no run to resume; start one without resume")
 
     def _require_lock(self) -> None:
         if self._lock is None:
-            raise ValueError(f"{self.path}: got a directory that is open for reading; use RunDirectory.open or .create")
+            raise ValueError(f"{self.path}: the directory is open for reading only; use RunDirectory.open or .create")
 
     def _replace(self, name: str, data: bytes) -> None:
         with explain_write_errors(f"writing {name}", self.path):

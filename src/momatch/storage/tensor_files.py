@@ -1,10 +1,10 @@
-"""Tensors and the facts about them on disk: NAME.safetensors, and NAME.json with the checksums of both.
+"""Tensors and their metadata on disk: NAME.safetensors, and NAME.json with the checksums of both. No pickle.
 
-No pickle is written or read. The JSON file is
+The JSON file is
 
     {"format": kind, "version": 1, ..., "tensors": {"size": bytes, "sha256": hex}, "sha256": hex}
 
-where the last entry is the digest of all the others, so that a flipped bit is found in either file.
+where the last entry is the digest of all others, so that corruption of either file is detected.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from momatch.storage.durable import json_bytes, parse_json, read_object
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Raise it when what is written can no longer be read by older code.
+#: Increase it when older code can no longer read the files.
 VERSION = 1
 
 
@@ -26,32 +26,32 @@ def encode(kind: str, tensors: "Mapping[str, Tensor]", content: Mapping[str, Any
     """The bytes of the .safetensors and of the .json file.
 
     Args:
-        kind: what the files are, as the JSON file names it.
-        tensors: of any device, layout and dtype that safetensors knows; values come back bit by bit, layout does not.
-        content: what else stands in the JSON file, strict JSON.
+        kind: format name in the JSON file.
+        tensors: on any device, of any dtype that safetensors supports; values are preserved exactly, memory layout is not.
+        content: other entries of the JSON file; strict JSON.
 
     Raises:
-        ValueError: if `content` holds NaN or an infinity, or a tensor is sparse or has no values.
+        ValueError: if `content` holds NaN or an infinity, or a tensor is sparse or a meta tensor.
     """
-    # Not at the top: whoever lists runs and reads their settings must not wait for torch.
+    # Imported here, so that listing runs and reading their settings does not load torch.
     from safetensors.torch import save
 
     data = save(_dense(tensors))
     facts = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    # The digest is that of what will be read: JSON turns tuples into lists and all keys into strings.
+    # The digest is computed from what will be read: JSON turns tuples into lists and keys into strings.
     written = parse_json(json_bytes({"format": kind, "version": VERSION, **content, "tensors": facts}))
     return data, json_bytes(written | {"sha256": _digest(written)})
 
 
 def read_verified(kind: str, json_path: Path, tensor_path: Path) -> tuple[dict[str, Any], bytes]:
-    """Read what `encode` made and compare checksums.
+    """Read files made by `encode` and verify their checksums.
 
     Returns:
-        The content of the JSON file, and the bytes of the other for `decode`.
+        The content of the JSON file, and the bytes of the tensor file for `decode`.
 
     Raises:
-        ValueError: if a file is missing, damaged, of another kind or of another version.
-        OSError: if a file is there and cannot be read.
+        ValueError: if a file is missing, damaged, or of another kind or version.
+        OSError: if a file cannot be read.
     """
     content = _read_facts(kind, json_path)
     data = _read(tensor_path)
@@ -59,7 +59,7 @@ def read_verified(kind: str, json_path: Path, tensor_path: Path) -> tuple[dict[s
     if len(data) != recorded["size"]:
         raise ValueError(f"{tensor_path}: got {len(data)} bytes, expected {recorded['size']}; the file is damaged")
     if hashlib.sha256(data).hexdigest() != recorded["sha256"]:
-        raise ValueError(f"{tensor_path}: its checksum is not the recorded one; the file is damaged")
+        raise ValueError(f"{tensor_path}: the checksum does not match; the file is damaged")
     return content, data
 
 
@@ -67,7 +67,7 @@ def decode(data: bytes) -> "dict[str, Tensor]":
     """The tensors in verified bytes, on the CPU and contiguous.
 
     Raises:
-        ValueError: if the bytes are not those of a .safetensors file.
+        ValueError: if the bytes are not a .safetensors file.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -75,7 +75,7 @@ def decode(data: bytes) -> "dict[str, Tensor]":
     try:
         return load(data)
     except SafetensorError as error:
-        raise ValueError(f"got {len(data)} bytes that are no safetensors file: {error}") from error
+        raise ValueError(f"got {len(data)} bytes that are not a safetensors file: {error}") from error
 
 
 def _read_facts(kind: str, path: Path) -> dict[str, Any]:
@@ -86,12 +86,12 @@ def _read_facts(kind: str, path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: got a file of another kind, expected a {kind}")
     if content.get("version") != VERSION:
         raise ValueError(
-            f"{path}: got version {content.get('version')!r} of the format, expected {VERSION}; "
+            f"{path}: got format version {content.get('version')!r}, expected {VERSION}; "
             "it was written by another release of momatch: use that one"
         )
     recorded = content.pop("sha256", None)
     if recorded != _digest(content):
-        raise ValueError(f"{path}: its checksum is not the recorded one; the file is damaged or was edited")
+        raise ValueError(f"{path}: the checksum does not match; the file is damaged or was edited")
     return content
 
 
@@ -108,7 +108,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _dense(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """Contiguous tensors on the CPU that share no memory, copied only where they must be."""
+    """Contiguous tensors on the CPU that share no memory, copied only if necessary."""
     import torch
 
     dense: dict[str, Tensor] = {}

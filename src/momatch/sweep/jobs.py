@@ -266,7 +266,7 @@ def read_result(directory: Path) -> dict[str, Any]:
 
 
 def read_progress(directory: Path) -> tuple[int, float]:
-    """Steps done and the seconds they took, by the last whole line of metrics.jsonl; (0, 0.0) before there is one."""
+    """Steps done and the seconds they took, from the last complete line of metrics.jsonl; (0, 0.0) before there is one."""
     try:
         line = MetricsFile(directory / "metrics.jsonl").last() or {}
         return int(line["step"]), float(line["seconds"])

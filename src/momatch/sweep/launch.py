@@ -269,7 +269,7 @@ class ClusterLauncher:
 
     Raises:
         ImportError: if submitit is not installed.
-        ValueError: if submitit does not know a parameter, or there is no Slurm.
+        ValueError: if submitit does not accept a parameter, or Slurm is not available.
     """
 
     def __init__(self, threads: int, folder: Path, *, slurm: bool, parameters: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from momatch.sweep.record import Outcome, Record
 AUROC = "auroc"
 #: Origin of the outliers that are the run's own held-out classes.
 HELD_OUT = "held-out classes"
-#: Key of an evaluation -> in words.
+#: Evaluation key -> display name.
 STATES = {"as_trained": "as trained", "refitted": "refitted"}
 #: Score -> its title. The linear head has only the last two.
 SCORES = {
@@ -33,8 +33,8 @@ class Metric:
     """One metric of a run.
 
     Attributes:
-        name: by which grids ask for it.
-        title: in words, as it opens a caption.
+        name: as used in grids.
+        title: display name, capitalised for a caption.
         unit: printed after the title; "" for none.
         keys: where it is found in an outcome: the attribute, then the keys of nested dicts.
         factor: between the stored value and the shown one.
@@ -135,7 +135,7 @@ def origins(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
 
 
 def metrics_named(name: str, outcomes: Iterable[Outcome] = ()) -> tuple[Metric, ...]:
-    """The metrics that a name in a grid stands for: one, or for "auroc" every score by state and origin of the outcomes.
+    """The metrics that a name in a grid refers to: one, or for "auroc" every score by state and origin of the outcomes.
 
     Raises:
         ValueError: if there is no such metric; with a suggestion.

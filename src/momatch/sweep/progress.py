@@ -148,7 +148,7 @@ class SweepProgress:
 
 
 def _first_metric(grid: Grid) -> Metric:
-    """The metric shown while the sweep is running: the grid's first one that a run has by itself, else the accuracy."""
+    """The metric shown while the sweep is running: the grid's first one that a single run has, else the accuracy."""
     return next((METRICS[name] for name in grid.metrics if name in METRICS), METRICS["accuracy"])
 
 

@@ -254,7 +254,7 @@ _UNKNOWN = "unknown"
 
 
 def _distinct(outcomes: Iterable[Outcome], read: Callable[[Outcome], Any]) -> str:
-    """The different values in words: "digits", "3 or 20", "10 to 50"."""
+    """The distinct values as text: "digits", "3 or 20", "10 to 50"."""
     values = sorted({value for outcome in outcomes if (value := read(outcome)) is not None})
     texts = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]
     if len(texts) > 3:

@@ -23,7 +23,7 @@ from momatch.sweep.jobs import Job, Trial, read_result, run_state
 
 #: Read by the libraries of numpy and torch when they are loaded.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-#: Seconds that a run has to save itself once it is asked to stop.
+#: Seconds that a run has to save its state after SIGTERM.
 GRACE = 120.0
 #: Seconds to wait for a run that another process is writing: the workers of a killed sweep end a moment after it.
 _RELEASE = 60.0
@@ -47,7 +47,7 @@ class JobResult:
 
 
 def run_job(job: Job, threads: int) -> JobResult:
-    """Train the job's run, resume it or take it as it is, and evaluate it. A failure is a result, not an exception.
+    """Train the job's run, resume it or reuse it if finished, and evaluate it. A failure is a result, not an exception.
 
     Args:
         job: what to run.

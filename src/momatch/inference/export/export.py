@@ -1,4 +1,4 @@
-"""A model to a file: the graph is made, compared with the model, and only then written."""
+"""`export_model`: make the graph, compare it with the model, then write it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,13 @@ from momatch.storage.durable import check_target, replace_files
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """An exported file.
 
     Attributes:
-        path: of the file.
+        path: the file.
         size: in bytes.
-        runner: what the file was run with for the comparison.
-        parity: how far it is from the model.
+        runner: the runtime used for the comparison, e.g. "onnxruntime 1.31.1 (opset 20)".
+        parity: differences from the model.
     """
 
     path: Path
@@ -42,20 +42,20 @@ def export_model(
 ) -> Exported:
     """Write a model as one graph from raw pixels to label, posterior, log density, distance and p-value.
 
-    The file is run on made-up images, one and several at a time, and compared with the model; what differs is not written.
+    The graph is run on synthetic images in several batch sizes and compared with the model. It is written only if they agree.
 
     Args:
         model: `Run.model`, or `SavedModel.from_pretrained`.
-        path: of the file.
-        to: "onnx", or "torch" for a program of torch.export.
-        opset: version of ONNX's operators; None for torch's choice.
-        overwrite: replace a file that is there.
-        images: to compare on as well, of the model's shape.
+        path: the file to write.
+        to: "onnx", or "torch" for a torch.export program.
+        opset: ONNX opset version; None for torch's default.
+        overwrite: replace an existing file.
+        images: further images for the comparison, of the model's shape.
 
     Raises:
-        ValueError: if the model cannot be exported, the graph differs from it, or the file is there already.
+        ValueError: if the model cannot be exported, the graph differs from it, or the file exists.
         ImportError: if a package is missing.
-        OSError: if the file cannot be written; one that was there is then intact.
+        OSError: if writing fails; an existing file is then intact.
     """
     path = Path(path)
     if to not in FORMATS:
@@ -68,7 +68,7 @@ def export_model(
                 f"images: got shape {tuple(images.shape)}, expected (n, {', '.join(map(str, checked.shape[1:]))})"
             )
         checked = torch.cat([images, checked])
-    # What the model itself refuses it refuses in its own words, not in those of a tracer.
+    # Run the model first: its own errors are clearer than those of the tracer.
     model.predict(checked[:1])
     data, run, runner = FORMATS[to][1](model, opset)
     parity = compare(model, run, checked)

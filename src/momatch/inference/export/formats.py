@@ -1,4 +1,4 @@
-"""The graph as a file: ONNX, run by onnxruntime; or a program of torch.export (.pt2), run by PyTorch without this library."""
+"""File formats of the graph: ONNX, run by onnxruntime, or a torch.export program (.pt2), run by PyTorch without momatch."""
 
 import io
 import json
@@ -16,26 +16,26 @@ from momatch.inference.export.graph import INPUT, OUTPUTS, description, first_li
 from momatch.inference.export.parity import Runner
 from momatch.models.saved_model import SavedModel
 
-#: torch translates to this opset and converts from there; below it that fails for most networks.
+#: torch translates to this opset and converts from there; conversion to older ones fails for most networks.
 FIRST_OPSET = 18
-#: Keys of the metadata begin so.
+#: Prefix of the metadata keys.
 PREFIX = "momatch."
-#: The name of the description inside of a .pt2 archive.
+#: Name of the metadata file inside a .pt2 archive.
 DESCRIPTION = "momatch.json"
 
 
 def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str]:
-    """The bytes of the file, what runs them, and what that is in words.
+    """The bytes of the file, a function that runs them, and the name of the runtime.
 
     Raises:
         ImportError: if a package is missing.
-        ValueError: if the opset is not known, or ONNX has no counterpart to an operation of the network; or as
+        ValueError: if the opset is not supported, or ONNX lacks an operation of the network; or as
             `momatch.inference.export.graph.trace`.
     """
     onnx, runtime = onnx_packages()
     latest = onnx.defs.onnx_opset_version()
     if opset is not None and not FIRST_OPSET <= opset <= latest:
-        raise ValueError(f"opset: got {opset}, expected {FIRST_OPSET} to {latest}, which the installed onnx knows")
+        raise ValueError(f"opset: got {opset}, expected {FIRST_OPSET} to {latest}, as the installed onnx supports")
     proto = _translate(trace(model), opset)
     proto.producer_name, proto.producer_version = "momatch", __version__
     proto.doc_string = f"{model.spec.backbone} with {model.spec.head} head, trained on {model.spec.dataset}"
@@ -44,7 +44,7 @@ def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str
     try:
         session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ValueError(f"onnxruntime {runtime.__version__} does not take the graph: {first_line(error)}") from error
+        raise ValueError(f"onnxruntime {runtime.__version__} cannot load the graph: {first_line(error)}") from error
 
     def run(images: Tensor) -> dict[str, Tensor]:
         got = session.run(list(OUTPUTS), {INPUT: images.numpy()})
@@ -55,10 +55,10 @@ def onnx_graph(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str
 
 
 def onnx_packages() -> tuple[Any, Any]:
-    """onnx and onnxruntime.
+    """The modules onnx and onnxruntime.
 
     Raises:
-        ImportError: if they or onnxscript are missing, with the command that installs them.
+        ImportError: if they or onnxscript are not installed.
     """
     try:
         import_module("onnxscript")
@@ -68,13 +68,13 @@ def onnx_packages() -> tuple[Any, Any]:
 
 
 def torch_program(model: SavedModel, opset: int | None) -> tuple[bytes, Runner, str]:
-    """The bytes of the archive, what runs them, and what that is in words.
+    """The bytes of the archive, a function that runs them, and the name of the runtime.
 
     Raises:
-        ValueError: if an opset is given, which is ONNX's; or as `momatch.inference.export.graph.trace`.
+        ValueError: if an opset is given; or as `momatch.inference.export.graph.trace`.
     """
     if opset is not None:
-        raise ValueError(f"opset: got {opset} for a program of torch, expected none: it is ONNX's")
+        raise ValueError(f"opset: got {opset} for a torch.export program, expected none: it applies to ONNX only")
     program, file = trace(model), io.BytesIO()
     with without_torchs_own_warnings():
         torch.export.save(program, file, extra_files={DESCRIPTION: json.dumps(description(model))})
@@ -95,13 +95,13 @@ def _translate(program: torch.export.ExportedProgram, opset: int | None) -> Any:
                 program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, opset_version=opset
             )
     except Exception as error:
-        raise ValueError(f"ONNX: the network cannot be translated: {_cause(error)}") from error
-    assert translated is not None, "torch.onnx.export gives a program with dynamo"
+        raise ValueError(f"ONNX: the network cannot be converted: {_cause(error)}") from error
+    assert translated is not None, "torch.onnx.export returns a program with dynamo"
     return translated.model_proto
 
 
 def _cause(error: BaseException) -> str:
-    """The first cause says which operation it was; the errors around it say how to report a bug of torch."""
+    """The first line of the root cause, which names the operation; the outer errors only say how to report a torch bug."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)
@@ -109,7 +109,7 @@ def _cause(error: BaseException) -> str:
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Without a logger's warnings: torchvision is not missing, it is not needed."""
+    """Silence a logger's warnings, such as those about missing torchvision, which is not needed."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -121,7 +121,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 Encoder = Callable[[SavedModel, int | None], tuple[bytes, Runner, str]]
 
-#: Format -> the ending of its file, and what makes its bytes, runs them again, and says what ran them.
+#: Format -> file extension and encoder.
 FORMATS: Mapping[str, tuple[str, Encoder]] = {
     "onnx": (".onnx", onnx_graph),
     "torch": (".pt2", torch_program),

@@ -1,4 +1,4 @@
-"""The graph that is exported: uint8 images in; label, posterior, log density, distance and p-value out; and its description."""
+"""The exported graph: uint8 images in; label, posterior, log density, distance and p-value out; and its metadata."""
 
 import json
 import warnings
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from momatch.models.saved_model import SavedModel
 from momatch.models.scorer import Scores
 
-#: The graph's input, and its outputs in their order.
+#: Names of the graph's input and of its outputs, in order.
 INPUT = "images"
 OUTPUTS = ("label", "posterior", "log_density", "distance", "p_value")
 
 
 class Graph(nn.Module):
-    """What `SavedModel.predict` computes for images of the model's own shape, as one module that returns plain tensors.
+    """`SavedModel.predict` for images of the model's shape, as one module that returns plain tensors.
 
     Args:
-        model: its parts are shared, not copied.
+        model: its modules are shared, not copied.
     """
 
     def __init__(self, model: SavedModel) -> None:
@@ -37,18 +37,18 @@ class Graph(nn.Module):
 
 
 def as_outputs(scores: Scores) -> tuple[Tensor, ...]:
-    """What a prediction says, in the order of `OUTPUTS`."""
+    """The predictions in the order of `OUTPUTS`."""
     return scores.labels, scores.posterior, scores.log_density, scores.distance, scores.p_value
 
 
 def trace(model: SavedModel) -> torch.export.ExportedProgram:
-    """The graph as torch.export sees it, for any number of images.
+    """The torch.export program, for any number of images.
 
     Raises:
-        ValueError: if the network does something that cannot be in a graph, such as a branch on the values of its input.
+        ValueError: if the network cannot be traced, e.g. because it branches on the values of its input.
     """
     spec = model.spec
-    # Two images: a single one could be taken for a constant.
+    # Two images: torch.export would specialise on a batch of one.
     images = torch.zeros(2, spec.in_channels, *spec.image_size, dtype=torch.uint8)
     try:
         with torch.no_grad(), without_torchs_own_warnings():
@@ -57,13 +57,13 @@ def trace(model: SavedModel) -> torch.export.ExportedProgram:
             )
     except Exception as error:
         raise ValueError(
-            f"backbone {spec.backbone!r}: torch.export cannot make a graph of it for any number of images: "
+            f"backbone {spec.backbone!r}: torch.export cannot trace it for a variable number of images: "
             f"{first_line(error)}"
         ) from error
 
 
 def description(model: SavedModel) -> dict[str, str]:
-    """Text by key: what ONNX calls metadata. Lists are JSON."""
+    """The metadata by key; lists are JSON."""
     spec, calibration = model.spec, model.calibration
     C, (H, W) = spec.in_channels, spec.image_size
     is_density = model.classifier.head.density_name == "density"
@@ -84,9 +84,9 @@ def description(model: SavedModel) -> dict[str, str]:
         "calibration": 0 if calibration is None else len(calibration.scores),
         "calibration_source": "" if calibration is None else calibration.source,
         "alpha": (
-            "there are no p-values"
+            "no p-values: the model is not calibrated"
             if calibration is None
-            else f"p_value <= alpha flags an outlier with a false-alarm rate of at most alpha; alpha of at least "
+            else "flag p_value <= alpha for a false-positive rate of at most alpha; the smallest useful alpha is "
             f"{1 / (len(calibration.scores) + 1):.2g}"
         ),
         "backbone": spec.backbone,
@@ -99,7 +99,7 @@ def description(model: SavedModel) -> dict[str, str]:
 
 @contextmanager
 def without_torchs_own_warnings() -> Iterator[None]:
-    """torch's exporters warn of what torch itself does; a user can do nothing about it."""
+    """Silence warnings of torch's exporters about torch itself, which users cannot act on."""
     with warnings.catch_warnings():
         for kind in (FutureWarning, DeprecationWarning, UserWarning):
             warnings.simplefilter("ignore", kind)
@@ -107,5 +107,5 @@ def without_torchs_own_warnings() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that follow."""
+    """The first line of an error message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

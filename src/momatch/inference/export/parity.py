@@ -1,14 +1,14 @@
-"""Does a graph say what the model says? Compared on images, output by output (docs/export.md, "What is checked").
+"""Compare the outputs of a graph with those of the model (docs/export.md, "What is checked").
 
 - posterior, log density, distance: |got - expected| <= 1e-4 (1 + |expected|).
-- label: the same, or a class whose posterior is the largest within twice that.
-- p-value: between those of an outlier score that is larger and of one that is smaller by 1e-4 (1 + |score|).
+- label: the same, or a class whose posterior is within twice that of the largest.
+- p-value: between the p-values of the score plus and minus 1e-4 (1 + |score|).
 - NaN and infinities: in the same places.
 
-Where that fails, the model is asked in float64 how far its own float32 is off, and twice the largest of these differences is
-allowed on top: densities of narrow clusters are differences of large numbers, of which no float32 program keeps more digits.
+If that fails, the model is run in float64 to measure its own float32 error, and twice the largest error is added to the
+tolerance: densities of narrow clusters are differences of large numbers, and no float32 program computes them more precisely.
 
-Images to compare on are made up, and taken from the run's own dataset where that is at hand.
+The images are synthetic, plus some from the run's dataset if it is available.
 """
 
 import copy
@@ -31,9 +31,9 @@ from momatch.training.data import load_run_data
 from momatch.training.run import Run
 
 TOLERANCE = 1e-4
-#: Images of each kind to compare on.
+#: Number of images of each kind.
 COUNT = 48
-#: Images at a time: one, few, many.
+#: Batch sizes.
 BATCHES = (1, 2, 7, 64)
 
 #: Maps images to outputs by name.
@@ -41,18 +41,18 @@ Runner = Callable[[Tensor], Mapping[str, Tensor]]
 
 
 class ParityError(ValueError):
-    """A graph does not say what the model says."""
+    """The outputs of a graph differ from those of the model."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a graph is from the model.
+    """Differences between a graph and the model.
 
     Attributes:
-        images: compared.
-        batches: how many at a time.
-        differences: the largest of each output, |got - expected| / (1 + |expected|); of `label` the share that differs.
-        rounding: what float32 itself takes from each output, in the same measure; empty where nobody had to ask.
+        images: number of images compared.
+        batches: batch sizes.
+        differences: the largest for each output, |got - expected| / (1 + |expected|); for `label` the share that differs.
+        rounding: the model's own float32 error for each output, on the same scale; empty if it was not needed.
     """
 
     images: int
@@ -64,20 +64,20 @@ class Parity:
         sizes = ", ".join(map(str, self.batches))
         text = f"{self.images} images, {sizes} at a time; largest differences: {_listed(self.differences)}"
         if self.rounding:
-            text += f"; of the model's own float32 from its float64: {_listed(self.rounding)}"
+            text += f"; the model's own float32 error (against float64): {_listed(self.rounding)}"
         return text
 
 
 def compare(model: SavedModel, run: Runner, images: UInt8[Tensor, "n C H W"]) -> Parity:
-    """Compare a graph with the model it was made of.
+    """Compare a graph with the model it was made from.
 
     Args:
-        model: what is right.
+        model: the reference.
         run: the graph.
-        images: of the model's shape; they are taken in batches of each of `BATCHES` in turn.
+        images: of the model's shape; batch sizes cycle through `BATCHES`.
 
     Raises:
-        ParityError: if an output is beyond its tolerance, naming the output, what it gives and what was expected.
+        ParityError: if an output exceeds its tolerance.
     """
     try:
         return _compare(model, run, images, {})
@@ -97,7 +97,7 @@ def _compare(model: SavedModel, run: Runner, images: Tensor, rounding: Mapping[s
         for name, bounds in expected.items():
             value = got.get(name)
             if value is None or (value.dtype, value.shape) != (bounds.value.dtype, bounds.value.shape):
-                raise ParityError(f"{name}: the graph gives {_shape(value)}, expected {_shape(bounds.value)}")
+                raise ParityError(f"{name}: the graph returns {_shape(value)}, expected {_shape(bounds.value)}")
             if name != "label":
                 bounds.check(name, value)
                 differences[name] = max(differences[name], _difference(value, bounds.value))
@@ -106,7 +106,7 @@ def _compare(model: SavedModel, run: Runner, images: Tensor, rounding: Mapping[s
 
 
 def _check_labels(got: Tensor, expected: Mapping[str, "_Bounds"]) -> int:
-    """How many labels differ; where two classes share the largest posterior either may be named."""
+    """How many labels differ; if two classes tie for the largest posterior, either is accepted."""
     posterior = expected["posterior"]
     K = posterior.value.shape[1]
     named = posterior.value.gather(1, got.clamp(0, K - 1)[:, None])[:, 0]
@@ -117,26 +117,26 @@ def _check_labels(got: Tensor, expected: Mapping[str, "_Bounds"]) -> int:
 
 
 def made_up_images(spec: ModelSpec, *, seed: int = 0) -> UInt8[Tensor, "n C H W"]:
-    """Smooth shapes with shades as photographs have them, plain noise, and images of one colour from black to white."""
+    """Synthetic images: smooth shapes, then single colours from black to white, then noise."""
     generator = torch.Generator().manual_seed(seed)
     shape = (COUNT, spec.in_channels, *spec.image_size)
     coarse = torch.rand(COUNT, spec.in_channels, 4, 4, generator=generator)
     smooth = F.interpolate(coarse, size=spec.image_size, mode="bicubic", align_corners=False)
-    # From faint to glaring.
+    # From low to high contrast.
     contrast = torch.linspace(0.2, 2.0, COUNT)[:, None, None, None]
     smooth = 0.5 + contrast * (smooth - 0.5) + 0.02 * torch.randn(shape, generator=generator)
     noise = torch.rand(shape, generator=generator)
     flat = torch.linspace(0, 1, 5)[:, None, None, None].expand(5, *shape[1:])
-    # The first is compared alone: let it be an ordinary one.
+    # The first image is compared alone, so it should be an ordinary one.
     return (torch.cat([smooth, flat, noise]) * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def own_images(run: Run) -> UInt8[Tensor, "n C H W"] | None:
-    """Some images of the run's dataset, test images if there are any; None where it is not at hand. Nothing is downloaded."""
+    """Some (test) images of the run's dataset; None if it is not available locally."""
     spec = run.spec
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the data, which training has said
+            warnings.simplefilter("ignore")  # training has already shown warnings about the data
             dataset = load_run_data(run.directory, progress=False, download=False)
         some = PixelRows([(dataset.test or dataset.train).images]).even_share(COUNT)
         return torch.cat(list(some.for_model((spec.in_channels, *spec.image_size)).chunks()))
@@ -146,25 +146,25 @@ def own_images(run: Run) -> UInt8[Tensor, "n C H W"] | None:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """A value of the model, and between which numbers that of the graph must lie."""
+    """Values of the model, and the range allowed for those of the graph."""
 
     value: Tensor
     low: Tensor
     high: Tensor
 
     def check(self, name: str, got: Tensor) -> None:
-        """Refuse what is neither the same nor within bounds.
+        """Check that each value is equal or within bounds.
 
         Raises:
-            ParityError: if there is such a value.
+            ParityError: if one is not.
         """
         same = (got == self.value) | (got.isnan() & self.value.isnan())
         fits = (same | ((got >= self.low) & (got <= self.high))).reshape(len(got), -1).all(1)
         if not bool(fits.all()):
             row = int((~fits).nonzero()[0])
             raise ParityError(
-                f"{name}: the graph and the model differ for {int((~fits).sum())} of {len(got)} images, beyond {TOLERANCE}; "
-                f"for one the graph gives {got[row].tolist()}, expected {self.value[row].tolist()}"
+                f"{name}: the graph and the model differ for {int((~fits).sum())} of {len(got)} images by over {TOLERANCE}; "
+                f"for one, got {got[row].tolist()}, expected {self.value[row].tolist()}"
             )
 
 
@@ -189,7 +189,7 @@ def _tolerance(name: str, rounding: Mapping[str, float]) -> float:
 def _p_values(
     scorer: Scorer, z: Tensor, rounding: Mapping[str, float]
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """The p-values of slightly larger and of slightly smaller scores."""
+    """The p-values of slightly larger and slightly smaller scores."""
     ordered = scorer.calibration_scores
     if not ordered.numel():
         nothing = z.new_full((len(z),), torch.nan)
@@ -201,25 +201,25 @@ def _p_values(
     larger, smaller = score + slack, torch.where(score.isfinite(), score - slack, score)
     m = len(ordered)
     low, high = ((1.0 + m - count_below(ordered, value)) / (1.0 + m) for value in (larger, smaller))
-    # A p-value is a quotient that is rounded.
+    # Allow for rounding of the quotient.
     return low - 1e-6, high + 1e-6
 
 
 @torch.no_grad()
 def _rounding(model: SavedModel, images: Tensor) -> dict[str, float]:
-    """How far posterior, log density and distance of the model in float32 are from those in float64; 0 where it has none."""
+    """The model's float32 error in posterior, log density and distance; 0 if it cannot run in float64."""
     graph = Graph(model)
     names = ("posterior", "log_density", "distance")
     try:
         exact = copy.deepcopy(graph).double()(images)
-    except RuntimeError:  # a network that insists on its dtype
+    except RuntimeError:  # a network with a fixed dtype
         return dict.fromkeys(names, 0.0)
     pairs = dict(zip(OUTPUTS, zip(graph(images), exact, strict=True), strict=True))
     return {name: _difference(*pairs[name]) for name in names}
 
 
 def _difference(got: Tensor, expected: Tensor) -> float:
-    """The largest relative difference of numbers."""
+    """The largest relative difference of finite values."""
     error = (got.double() - expected.double()).abs() / (1 + expected.double().abs())
     known = error[error.isfinite()]
     return float(known.amax()) if known.numel() else 0.0

@@ -1,1 +1,1 @@
-"""Prediction on any number of images: from paths to a table of labels, densities and outlier p-values, in bounded memory."""
+"""Prediction for any number of images in bounded memory: from paths to a table of labels, densities and p-values."""

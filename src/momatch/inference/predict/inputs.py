@@ -1,7 +1,7 @@
-"""What the words of a command line stand for: image files, folders, patterns, manifests, .npz files, known datasets.
+"""Command-line arguments to image sources: image files, folders, patterns, manifests, .npz files, known datasets.
 
-Names of files are listed before the work, so that a word that stands for nothing is refused at once and the number of images is
-known; no image is opened yet. A name takes some hundred bytes, a pixel none.
+Files are listed, but not opened, before the work starts, so that a wrong argument fails at once and the number of images is
+known. That takes about a hundred bytes per file.
 """
 
 import glob
@@ -26,11 +26,11 @@ _TABLES = (*_MANIFESTS, ".npz")
 
 @dataclass(frozen=True)
 class FileBatch:
-    """Some image files.
+    """A batch of image files.
 
     Attributes:
-        paths: of the files.
-        reasons: why a file cannot be read, where that is known already, by its place in `paths`.
+        paths: the files.
+        reasons: index in `paths` -> why the file cannot be read, if already known.
     """
 
     paths: list[str]
@@ -39,13 +39,13 @@ class FileBatch:
 
 @dataclass(frozen=True)
 class ArrayBatch:
-    """Some rows of an array of images.
+    """Consecutive rows of an array of images.
 
     Attributes:
-        name: what to call the array.
-        first: number of the first row.
-        pixels: uint8 images; where they cannot be read, no images.
-        count: how many rows.
+        name: name of the array.
+        first: index of the first row.
+        pixels: uint8 images; None if they cannot be read.
+        count: number of rows.
         reason: why they cannot be read.
     """
 
@@ -79,7 +79,7 @@ class FileSource:
 
 @dataclass(frozen=True)
 class NpzSource:
-    """An array of images in an .npz file, read as it is needed."""
+    """An array of images in an .npz file, read in blocks."""
 
     name: str
     images: StoredImages
@@ -88,14 +88,14 @@ class NpzSource:
         return self.images.shape[0]
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """The images, `size` at a time; from where the file is damaged on, rows that say so."""
+        """The images, `size` at a time; from a damaged place on, batches with the reason instead."""
         first = 0
         try:
             for pixels in self.images.blocks(size):
                 yield ArrayBatch(self.name, first, pixels, len(pixels))
                 first += len(pixels)
         except Exception as error:
-            # zipfile, zlib and numpy each have their own words for a file that ends too early.
+            # zipfile, zlib and numpy each raise their own errors for a truncated file.
             reason = f"{type(error).__name__}: {error}"
             for start in range(first, len(self), size):
                 yield ArrayBatch(self.name, start, None, min(size, len(self) - start), reason)
@@ -122,15 +122,15 @@ Source = FileSource | NpzSource | ArraySource
 
 
 def find_sources(words: Sequence[str], data_dir: str | None = None) -> list[Source]:
-    """What `words` stand for, in their order; see docs/predict.md.
+    """The image sources that `words` name, in order; see docs/predict.md.
 
     Args:
         words: image files, folders (all images in them, sorted), patterns, manifests, .npz files, names of known datasets
             (their test images).
-        data_dir: where known datasets lie.
+        data_dir: directory of the known datasets.
 
     Raises:
-        DataError: if there are no words, or one stands for no image.
+        DataError: if there are no words, or one matches no image.
         OSError: if a folder or a manifest cannot be read.
     """
     if not words:
@@ -139,7 +139,7 @@ def find_sources(words: Sequence[str], data_dir: str | None = None) -> list[Sour
     for word in words:
         for source in _of_word(word, data_dir):
             if isinstance(source, FileSource) and sources and isinstance(last := sources[-1], FileSource):
-                # One source of all files that follow each other: batches are full also where each word is one file.
+                # Merge consecutive files into one source, so that batches are full even if each word is one file.
                 last.reasons.update({len(last) + i: reason for i, reason in source.reasons.items()})
                 last.paths.extend(source.paths)
             else:
@@ -150,20 +150,20 @@ def find_sources(words: Sequence[str], data_dir: str | None = None) -> list[Sour
 def _of_word(word: str, data_dir: str | None) -> Iterator[Source]:
     if word in BY_NAME and os.path.lexists(word):
         raise DataError(
-            f"{word}: got the name of a known dataset that is here as a path too, expected one of both; write ./{word} for the "
-            "path, or call the command from elsewhere for the dataset's test images"
+            f"{word}: got a name that is both a known dataset and a path, expected one of them; write ./{word} for the "
+            "path, or run the command from another directory for the dataset's test images"
         )
     if word in BY_NAME:
         test = load_dataset(word, data_dir).test
         if test is None:
-            raise DataError(f"{word}: the dataset has no test images; give the paths of images")
+            raise DataError(f"{word}: the dataset has no test images; pass paths of images")
         yield ArraySource(word, test.images.numpy())
         return
     path = os.path.expanduser(word)
     if os.path.isdir(path):
         yield FileSource(_folder(path))
     elif os.path.lexists(path):
-        # A link to nothing is a file that cannot be read, with a row of its own.
+        # A broken link counts as an unreadable file and gets a row.
         yield from _file(path)
     elif glob.has_magic(path):
         yield from _pattern(word, path)
@@ -174,7 +174,7 @@ def _of_word(word: str, data_dir: str | None) -> Iterator[Source]:
 def _folder(path: str) -> list[str]:
     found = sorted(name for name, _ in walk_files("", path.rstrip("/") or "/") if is_image_name(name))
     if not found:
-        raise DataError(f"{path}: no images in it, expected files that end like images do (.jpg, .png, ...)")
+        raise DataError(f"{path}: no images found, expected files with an image extension (.jpg, .png, ...)")
     return found
 
 
@@ -185,15 +185,15 @@ def _file(path: str) -> Iterator[Source]:
     elif extension == ".npz":
         if (spec := read_feature_spec(Path(path))) is not None:
             raise DataError(
-                f"{path}: got features of {spec.dataset}, expected images: the model has its backbone and takes images as "
-                "they are; give those that the features were made of"
+                f"{path}: got cached features of {spec.dataset}, expected images: the model includes its backbone; pass the "
+                "images themselves"
             )
         for role, images in open_images(Path(path)).items():
             if images.shape[0] == 0:
                 raise DataError(f"{path}: {images.key}: got no images, expected at least one")
             yield NpzSource(path if role == "images" else f"{path}/{images.key}", images)
     else:
-        # A file that was named is looked into, whatever its extension.
+        # A file named explicitly is read, whatever its extension.
         yield FileSource([path])
 
 
@@ -206,14 +206,14 @@ def _manifest(path: str) -> FileSource:
         else:
             source.paths.append(os.path.join(root, row))
     if not source.paths:
-        raise DataError(f"{path}: got no rows, expected one an image")
+        raise DataError(f"{path}: got no rows, expected one per image")
     return source
 
 
 def _pattern(word: str, pattern: str) -> Iterator[Source]:
-    """What a pattern matches: images, and folders of them unless it reaches into folders itself (``**``).
+    """The images that a pattern matches, and those in folders that it matches, unless it contains ``**``.
 
-    Manifests and .npz files only where the pattern ends in their extension: a table that lies beside images is about them.
+    Manifests and .npz files count only if the pattern ends in their extension: a table next to images is usually about them.
     """
     matches = sorted(glob.glob(pattern, recursive=True))
     extension = os.path.splitext(pattern)[1].lower()
@@ -228,7 +228,7 @@ def _pattern(word: str, pattern: str) -> Iterator[Source]:
         elif is_image_name(match):
             files.append(match)
     if not files and not tables:
-        raise DataError(f"{word}: matches {len(matches)} files, none of them an image; expected at least one image")
+        raise DataError(f"{word}: matches {len(matches)} files, but no image; expected at least one image")
     if files:
         yield FileSource(files)
     for table in tables:

@@ -1,4 +1,4 @@
-"""Where rows go: CSV, JSON lines or Parquet, batch by batch, into a file that appears whole or not at all, or to stdout."""
+"""Writers of prediction rows: CSV, JSON lines or Parquet, batch by batch, to stdout or atomically to a file."""
 
 import csv
 import io
@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 from momatch.inference.predict.table import Table
 from momatch.storage.durable import check_target, json_bytes, parse_json, part_of, remove_file, sync_folder
 
-#: Rows of a Parquet row group: what is held before it is written.
+#: Rows per Parquet row group, which is held in memory until it is written.
 ROW_GROUP = 16_384
 _TEXT = ("path", "label", "error")
 
 
 class CsvWriter:
-    """CSV in UTF-8 with a header: nothing for None, yes or no for truth values."""
+    """CSV in UTF-8 with a header; None is empty, booleans are yes or no."""
 
     def __init__(self, file: BinaryIO | io.BufferedIOBase, columns: Sequence[str]) -> None:
         self._file, self._columns = file, columns
@@ -32,17 +32,17 @@ class CsvWriter:
         self._write_rows(zip(*(shown[name] for name in self._columns), strict=True))
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
     def _write_rows(self, rows: Any) -> None:
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(rows)
-        # A name of a file that is no UTF-8 is written as the bytes that it is.
+        # File names that are not valid UTF-8 are written as their original bytes.
         self._file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 class JsonlWriter:
-    """One JSON object a line; null for None."""
+    """One JSON object per line."""
 
     def __init__(self, file: BinaryIO | io.BufferedIOBase, columns: Sequence[str]) -> None:
         self._file, self._columns = file, columns
@@ -53,11 +53,11 @@ class JsonlWriter:
             self._file.write(json_bytes(dict(zip(self._columns, values, strict=True)), indent=None))
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
 
 class ParquetWriter:
-    """Parquet in row groups of `ROW_GROUP` rows; null for None.
+    """Parquet in row groups of `ROW_GROUP` rows.
 
     Raises:
         ImportError: if pyarrow is not installed.
@@ -94,10 +94,10 @@ class ParquetWriter:
             self._waiting = []
 
 
-#: `write` adds the rows of a table, `close` what is left; the file stays open.
+#: `write` adds the rows of a table, `close` flushes; neither closes the file.
 Writer = CsvWriter | JsonlWriter | ParquetWriter
 
-#: Extension of a file -> what writes it.
+#: File extension -> writer.
 WRITERS: dict[str, type[Writer]] = {
     ".csv": CsvWriter,
     ".jsonl": JsonlWriter,
@@ -106,18 +106,18 @@ WRITERS: dict[str, type[Writer]] = {
 
 
 def _valid(text: str | None) -> str | None:
-    """Text that Parquet takes: a byte that is no UTF-8 becomes an escape."""
+    """Text that is valid in Parquet: bytes that are not UTF-8 are escaped."""
     return text if text is None else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def check_out(path: Path, *, overwrite: bool, inputs: Sequence[str] = ()) -> None:
-    """Refuse a file that cannot be written, before the work.
+    """Check the output file before any work is done.
 
     Raises:
-        ValueError: if the extension is unknown, the folder is not there, the file is there already or is itself read.
+        ValueError: if the extension is unknown, the folder does not exist, or the file exists or is one of the inputs.
     """
     if path.suffix.lower() not in WRITERS:
-        raise ValueError(f"--out: got {path}, expected a name that ends in {', '.join(WRITERS)}")
+        raise ValueError(f"--out: got {path}, expected a file name with the extension {', '.join(WRITERS)}")
     if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise ValueError("--out: Parquet needs pyarrow; pip install 'momatch[parquet]', or choose .csv or .jsonl")
     if path.exists() and any(os.path.exists(word) and os.path.samefile(path, word) for word in inputs):
@@ -127,13 +127,13 @@ def check_out(path: Path, *, overwrite: bool, inputs: Sequence[str] = ()) -> Non
 
 @contextmanager
 def open_writer(path: Path | None, columns: Sequence[str]) -> Iterator[Writer]:
-    """A writer of rows to the file at `path`, by its extension; None for CSV to the standard output.
+    """Open a writer for the file at `path`, by its extension; None for CSV to stdout.
 
-    The file is written beside its place and renamed at the end. If anything goes wrong before, what there is of it is removed,
-    and a file that was there is as it was.
+    The file is written under a temporary name and renamed at the end. On any error the temporary file is removed, and an
+    existing file is unchanged.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if writing fails.
     """
     if path is None:
         writer: Writer = CsvWriter(sys.stdout.buffer, columns)
@@ -151,14 +151,14 @@ def open_writer(path: Path | None, columns: Sequence[str]) -> Iterator[Writer]:
         os.replace(part, path)
         sync_folder(path.absolute().parent)
     except BaseException:
-        # Ctrl-C too.
+        # Also on Ctrl-C.
         remove_file(part)
         raise
 
 
 @contextmanager
 def _closed(writer: Writer) -> Iterator[Writer]:
-    """Closed in any case, and while its file is open: pyarrow's would otherwise try it when it is collected."""
+    """Close the writer even on errors, while its file is still open; pyarrow's would try again when garbage-collected."""
     try:
         yield writer
     except BaseException:
@@ -169,17 +169,17 @@ def _closed(writer: Writer) -> Iterator[Writer]:
 
 
 class Spool:
-    """Rows on disk until all are there, because which of them are flagged depends on all: one line of JSON a batch.
+    """Rows on disk until all are known, for flags that depend on all of them; one line of JSON per batch.
 
     Args:
-        folder: where; None for the system's folder of temporary files. The file has no name, and is gone with the process.
+        folder: where to put the unnamed temporary file; None for the system's default.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._file: BinaryIO | Any = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by its own `close`
 
     def add(self, table: Table) -> None:
-        """Keep the rows of `table`."""
+        """Store the rows of `table`."""
         self._file.write(json_bytes(table, indent=None))
 
     def tables(self) -> Iterator[Table]:
@@ -189,5 +189,5 @@ class Spool:
             yield parse_json(line)
 
     def close(self) -> None:
-        """Give the space back."""
+        """Delete the temporary file."""
         self._file.close()

@@ -1,8 +1,8 @@
-"""From batches of paths or arrays to rows, in several threads: each decodes a batch and takes it through the network itself.
+"""From batches of paths or arrays to rows, in several threads, each of which decodes a batch and runs the network on it.
 
-Decoders and kernels release Python's lock, so the cores are busy with one or the other, and none waits: not the network for the
-disk, nor, as when all threads share one batch, a thread for the others at the end of each layer. A few batches a thread are
-under way, so memory does not grow with the number of images.
+Decoders and kernels release the GIL, so all cores stay busy: the network never waits for the disk, and threads do not wait for
+each other after every layer, as they would if they shared a batch. Only a few batches per thread are in progress, so memory
+is bounded.
 """
 
 import os
@@ -24,19 +24,19 @@ from momatch.inference.predict.table import Table, make_table
 from momatch.models.saved_model import SavedModel
 from momatch.models.scorer import Scores
 
-#: More threads than this wait for Python's lock rather than for the network; the rest of the cores work inside of operations.
+#: More threads would wait for the GIL; the remaining cores are used inside operations.
 _MOST_WORKERS = 16
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 class Predictor:
-    """Turns a batch of paths or arrays into rows. Threads may share it.
+    """Turns a batch of paths or arrays into rows. Thread-safe.
 
     Args:
-        model: the classifier; it is moved to `device`, and its memory layout changed.
+        model: moved to `device` and converted to channels-last.
         device: where the network runs.
-        posterior: also give the posterior of each class.
+        posterior: include the posterior of each class.
     """
 
     def __init__(self, model: SavedModel, device: torch.device, *, posterior: bool = False) -> None:
@@ -48,11 +48,11 @@ class Predictor:
         self.classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
         self.scorer = model.scorer.to(device)
         self.calibration_size = self.scorer.calibration_scores.numel()
-        # Plugins that are loaded by the first thread to need one would be missing in another at that moment.
+        # Load Pillow's plugins now: loading them lazily is not thread-safe.
         Image.init()
 
     def __call__(self, batch: Batch) -> Table:
-        """The rows of `batch`; what cannot be read has a row with the reason."""
+        """The rows of `batch`; an unreadable image gets a row with the reason."""
         if isinstance(batch, FileBatch):
             pixels, reasons = self._decode(batch)
             paths: list[str] = batch.paths
@@ -72,7 +72,7 @@ class Predictor:
         )
 
     def scores(self, pixels: UInt8[Tensor, "n C H W"]) -> Scores:
-        """What the model says of images of its own shape, on the CPU."""
+        """Predictions for images of the model's shape, on the CPU."""
         with torch.inference_mode():
             z = self.classifier.embed(pixels.to(self.device))
             found: Scores = self.scorer(z.to(torch.promote_types(z.dtype, torch.float32)))
@@ -82,7 +82,7 @@ class Predictor:
 
     def _decode(self, batch: FileBatch) -> tuple[UInt8[Tensor, "n C H W"], dict[int, str]]:
         channels, height, width = self.image_shape
-        # Row, column, channel, as Pillow has them and as the network likes them.
+        # Channels last, as in Pillow and in the network.
         pixels = np.empty((len(batch.paths), height, width, channels), np.uint8)
         reasons = dict(batch.reasons)
         count = 0
@@ -93,7 +93,7 @@ class Predictor:
                 pixels[count] = decode_for(path, self.image_shape)
                 count += 1
             except Exception as error:
-                # A broken image file can raise almost anything inside a decoder.
+                # A broken image can raise almost anything in a decoder.
                 reasons[i] = _why(path, error)
         return torch.from_numpy(pixels[:count]).permute(0, 3, 1, 2), reasons
 
@@ -102,7 +102,7 @@ class Predictor:
             return torch.empty((0, *self.image_shape), dtype=torch.uint8), dict.fromkeys(
                 range(batch.count), batch.reason or ""
             )
-        # A copy, because what was read from a file cannot be written to, which torch warns of.
+        # A copy, because torch warns about read-only arrays.
         images = PixelRows([torch.from_numpy(batch.pixels.copy())]).converted(self.image_shape)
         (pixels,) = images.chunks(batch.count)
         return pixels.contiguous(memory_format=torch.channels_last), {}
@@ -110,24 +110,24 @@ class Predictor:
 
 def _why(path: str, error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        # Its own words repeat the path.
-        return "the file is empty" if os.path.getsize(path) == 0 else "not an image that can be identified"
+        # Its own message repeats the path.
+        return "the file is empty" if os.path.getsize(path) == 0 else "not a recognised image format"
     return reason(error)
 
 
 def in_order(work: Callable[[T], U], items: Iterable[T], workers: int) -> Generator[U, None, None]:
-    """``map(work, items)`` in `workers` threads; at most three items a thread are under way, whatever their number.
+    """``map(work, items)`` in `workers` threads, with at most three items per thread in progress.
 
     Args:
-        work: called in the threads, which share the threads that torch may use.
-        items: taken as they are needed.
+        work: called in the threads, which divide torch's threads among them.
+        items: consumed lazily.
         workers: number of threads.
 
     Raises:
-        Exception: what `work` raised, at the place of its item.
+        Exception: from `work`, when its item is reached.
     """
     threads = torch.get_num_threads()
-    # Each thread of Python has its own number, which this sets; it also is what threads that start later are given.
+    # torch's thread count is per Python thread, and new threads inherit the last value set; it is restored below.
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(max(1, threads // workers),))
     pending: deque[Future[U]] = deque()
     try:
@@ -143,5 +143,5 @@ def in_order(work: Callable[[T], U], items: Iterable[T], workers: int) -> Genera
 
 
 def default_workers() -> int:
-    """As many threads as torch would use for one operation, which is the number of cores."""
+    """torch's thread count (the number of cores), up to `_MOST_WORKERS`."""
     return min(torch.get_num_threads(), _MOST_WORKERS)

@@ -1,4 +1,4 @@
-"""A whole prediction: from sources of images to a written table, in memory that does not grow with their number."""
+"""The whole prediction, from image sources to a written table, in bounded memory."""
 
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -22,13 +22,13 @@ class Settings:
     """How to predict.
 
     Attributes:
-        alpha: flag p-values of at most this, the false-alarm rate; not looked at where there is `fdr`.
-        fdr: flag by Benjamini-Hochberg over all images, so that of those flagged at most this share are expected to be inliers.
+        alpha: flag p-values of at most this, the false-positive rate; ignored if `fdr` is set.
+        fdr: flag by Benjamini-Hochberg over all images, with this false-discovery rate.
         posterior: also write the posterior of each class.
-        batch_size: images a pass.
+        batch_size: images per batch.
         workers: threads; None for the number of cores.
-        device: where the network runs; "auto" for the fastest there is.
-        progress: show how far it is.
+        device: where the network runs; "auto" picks the fastest available.
+        progress: show a progress line.
     """
 
     alpha: float = 0.05
@@ -42,12 +42,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a prediction.
+    """Counts and time of a prediction.
 
     Attributes:
         images: rows with a prediction.
-        unreadable: rows with a reason instead.
-        flagged: rows that are flagged; None where nothing was calibrated.
+        unreadable: rows with an error instead.
+        flagged: flagged rows; None without calibration.
         seconds: from the first image to the last row.
     """
 
@@ -58,24 +58,24 @@ class Summary:
 
     @property
     def images_per_second(self) -> float:
-        """Of images that could be read."""
+        """Readable images per second."""
         return self.images / self.seconds if self.seconds else 0.0
 
 
 def predict_to_file(model: SavedModel, sources: Sequence[Source], out: Path | None, settings: Settings) -> Summary:
-    """Predict all images of `sources` and write a row each, in order.
+    """Predict all images of `sources` and write one row each, in order.
 
-    With `fdr` the rows wait in a temporary file until the last p-value is known.
+    With `fdr`, rows are kept in a temporary file until the last p-value is known.
 
     Args:
-        model: see `SavedModel`; it is moved to the device.
+        model: moved to the device.
         sources: see `momatch.inference.predict.inputs.find_sources`.
-        out: file whose extension says the format; None for CSV to the standard output.
+        out: output file, whose extension selects the format; None for CSV to stdout.
         settings: see `Settings`.
 
     Raises:
-        ValueError: if the device is not there.
-        OSError: if the rows cannot be written; nothing is left behind then.
+        ValueError: if the device is not available.
+        OSError: if writing fails; no output is left then.
     """
     predictor = Predictor(model, choose_device(settings.device), posterior=settings.posterior)
     progress = CountProgress(sum(map(len, sources)), label="predict", enabled=settings.progress)
@@ -114,7 +114,7 @@ def _predicted(
 def _flagged(
     tables: Iterable[Table], settings: Settings, calibration_size: int, out: Path | None
 ) -> Generator[Table, None, None]:
-    """The tables with their column ``flagged``; for `fdr` not before the last of them has come."""
+    """Fill the column ``flagged``; with `fdr`, only after all tables have arrived."""
     if settings.fdr is None or not calibration_size:
         for table in tables:
             flag(table, settings.alpha)

@@ -1,4 +1,4 @@
-"""The rows of a prediction, a batch at a time, as columns of plain values: what is written, and what is flagged."""
+"""The rows of one batch of predictions, as columns of plain values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from momatch.models.scorer import Scores
 
-#: Column -> its values, one a row; None where there is nothing to say.
+#: Column -> values, one per row; None for a missing value.
 Table = dict[str, list[Any]]
-#: What each row says of its image, after ``path`` and ``row``.
+#: The columns after ``path`` and ``row``.
 _SCORES = ("label", "confidence", "log_density", "distance", "p_value")
 
 
 def posterior_columns(class_names: Sequence[str]) -> list[str]:
-    """Names of the columns with the posterior of each class."""
+    """Names of the posterior columns."""
     return [f"posterior_{name}" for name in class_names]
 
 
@@ -24,7 +24,7 @@ def columns(posterior_of: Sequence[str] = ()) -> list[str]:
     """All columns in order.
 
     Args:
-        posterior_of: the classes whose posterior is wanted too.
+        posterior_of: classes that get a posterior column.
     """
     return ["path", "row", *_SCORES, "flagged", "error", *posterior_columns(posterior_of)]
 
@@ -42,13 +42,13 @@ def make_table(
     """The rows of one batch, not flagged yet.
 
     Args:
-        paths: one a row.
-        rows: its number inside an array; None for a file.
-        reasons: why there are no scores, for each place without.
-        scores: of the other places, in order; None where there is no such place.
+        paths: one per row.
+        rows: index inside an array; None for a file.
+        reasons: row -> why it has no scores.
+        scores: of the other rows, in order; None if there are none.
         class_names: of the model.
-        calibration_size: m, how many scores p-values were ranked among; 0 for none.
-        posterior: also a column a class.
+        calibration_size: m, the number of calibration scores; 0 for none.
+        posterior: add a column per class.
     """
     n = len(paths)
     names = class_names if posterior else ()
@@ -74,18 +74,18 @@ def make_table(
 
 
 def flag(table: Table, cut: float) -> None:
-    """Fill the column ``flagged``: whether the p-value is at most `cut`; None where there is none."""
+    """Fill the column ``flagged``: whether the p-value is at most `cut`; None without a p-value."""
     table["flagged"] = [None if p is None else p <= cut for p in table["p_value"]]
 
 
 def _numbers(values: Float[Tensor, " n"]) -> list[float | None]:
-    """As Python's floats with the fewest digits that tell a float32 apart; None for what is not finite."""
+    """Python floats with the fewest digits that identify the float32; None if not finite."""
     array = values.cpu().numpy()
     return [float(text) if finite else None for text, finite in zip(array.astype(str), np.isfinite(array), strict=True)]
 
 
 def _p_values(values: Float[Tensor, " n"], calibration_size: int) -> list[float | None]:
-    """Exactly k / (m + 1), so that comparing with a level goes as it does on paper: a float32 of 5/100 is above 0.05."""
+    """Exactly k / (m + 1), so that comparisons with a level are exact: 5/100 in float32 is above 0.05."""
     if not calibration_size:
         return [None] * len(values)
     steps = calibration_size + 1

@@ -1,7 +1,7 @@
-"""Networks from images to features: the benchmarks' own, small ones for a CPU, a pretrained one, and any of the user's.
+"""Backbones: those of the benchmarks, small ones for a CPU, a pretrained one, and your own.
 
 The contract is that of `Backbone`: ``backbone(x)`` maps normalised floating images (n, C, H, W) to features (n, D) with
-D = ``backbone.num_features``, and ``backbone.normalization`` is the (mean, std) that it wants, or None for the dataset's.
+D = ``backbone.num_features``, and ``backbone.normalization`` is the (mean, std) that it needs, or None for the dataset's.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from momatch.models.backbones.wide_resnet import WideResNet as WideResNet
 from momatch.models.backbones.wide_resnet import wrn_10_1, wrn_28_2, wrn_37_2
 from momatch.numerics.checks import check_positive_int
 
-#: Name -> what builds it from `in_channels` and its own options.
+#: Name -> factory that takes `in_channels` and its own options.
 BACKBONES: dict[str, Callable[..., Backbone]] = {
     "wrn-28-2": wrn_28_2,
     "wrn-37-2": wrn_37_2,
@@ -43,21 +43,19 @@ def build_backbone(
     """Build a backbone by name.
 
     Args:
-        name: a key of `BACKBONES`; ``package.module:factory``, a callable of the user's that returns a module from
-            (n, C, H, W) to (n, features); or such a module itself.
-        in_channels: channels of the images (1 gray, 3 RGB). A factory gets it too if it has a parameter of that name.
-        image_size: height and width of the images (or the side of square ones), where known. It sets the input of the
-            ``mlp`` (None: vectors of `in_channels` features) and the size at which a user's module is tried, and images
-            that are too small are refused now and not at the first batch. A factory gets it too, as (height, width), if
-            it has a parameter of that name.
-        options: passed through to what is built.
+        name: a key of `BACKBONES`; ``package.module:factory``, your own callable that returns a module from (n, C, H, W) to
+            (n, features); or such a module itself.
+        in_channels: channels of the images (1 gray, 3 RGB). Passed to your factory if it has a parameter of that name.
+        image_size: height and width of the images (or the side of square ones), if known. It sets the input size of the
+            ``mlp`` (None: vectors of `in_channels` features) and of the dry run of your own module, and lets images that are
+            too small be rejected now. Passed to your factory as (height, width) if it has a parameter of that name.
+        options: passed to the factory.
 
     Returns:
         A module with the attribute `num_features`.
 
     Raises:
-        ValueError: if the name is unknown (with a suggestion), an option is not taken, an image is too small, or a user's
-            module does not keep the contract.
+        ValueError: if the name or an option is unknown, the images are too small, or your own module breaks the contract.
         ImportError: if a backbone needs packages that are not installed.
     """
     check_positive_int("in_channels", in_channels)
@@ -67,7 +65,7 @@ def build_backbone(
         check_positive_int("image_size", side)
     if isinstance(name, nn.Module):
         if options:
-            raise ValueError(f"backbone: got a module and options {options}, expected options with a name only")
+            raise ValueError(f"backbone: got a module and options {options}, expected no options with a module")
         return check_backbone(type(name).__name__, name, in_channels, image_size)
     if name not in BACKBONES and ":" not in name:
         raise ValueError(_unknown(name))

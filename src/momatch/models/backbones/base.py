@@ -1,4 +1,4 @@
-"""What a backbone is here, and the check of its input."""
+"""The base class of backbones."""
 
 from torch import Tensor, nn
 
@@ -9,14 +9,13 @@ Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 class Backbone(nn.Module):
     """A network that maps normalised floating images (n, C, H, W) to features (n, num_features).
 
-    A user's own module needs no base class: these attributes are read where they exist.
+    Your own module need not inherit from it: these attributes are read if they exist.
 
     Attributes:
-        num_features: how many features it returns for an image.
-        normalization: the (mean, std) of 0-1 pixels that its weights were trained with; None where the statistics of
-            the dataset are meant. Whoever feeds the backbone (augmentation, `momatch.models.normalize.Normalize`) must use it.
+        num_features: number of features per image.
+        normalization: the (mean, std) of 0-1 pixels that the weights were trained with; None to use the dataset's.
         in_channels: channels of the images.
-        min_size: the smallest side of an image that it takes.
+        min_size: smallest side of an image that it accepts.
     """
 
     num_features: int
@@ -25,10 +24,10 @@ class Backbone(nn.Module):
     min_size: int = 1
 
     def _check_images(self, x: Tensor) -> None:
-        """Check a batch of images by what is known on the host.
+        """Check shape and dtype of a batch of images, without a device sync.
 
         Raises:
-            ValueError: naming what was got and what was expected.
+            ValueError: if they are not what the backbone expects.
         """
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(

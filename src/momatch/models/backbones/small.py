@@ -1,6 +1,6 @@
-"""Networks that train in seconds on a CPU: a small convolutional one for images, a perceptron for vectors.
+"""Networks that train in seconds on a CPU: a small CNN for images, an MLP for vectors.
 
-Their batch norm has PyTorch's default momentum (0.1), so that the running statistics keep up with runs of a few hundred steps.
+Batch norm has PyTorch's default momentum (0.1), so that its running statistics converge within a few hundred steps.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from momatch.numerics.checks import check_positive_int
 
 
 class SmallCNN(Backbone):
-    """Four 3x3 convolutions (w, 2w, 4w, 4w channels), each with batch norm and LeakyReLU; two halvings; global average pool.
+    """Four 3x3 convolutions (w, 2w, 4w, 4w channels), each with batch norm and LeakyReLU; two max pools; global average pool.
 
     Args:
         in_channels: channels of the images.
@@ -53,7 +53,7 @@ class SmallCNN(Backbone):
 
 
 def cnn_tiny(in_channels: int = 3) -> SmallCNN:
-    """The small convolutional network at half its width (64 features), a quarter of its work."""
+    """`SmallCNN` at half its width: 64 features, a quarter of the computation."""
     return SmallCNN(in_channels, width=16)
 
 
@@ -99,7 +99,7 @@ class MLP(Backbone):
             x: (n, d), or (n, C, H, W) with C * H * W = d.
 
         Raises:
-            ValueError: if the sizes do not multiply to the d that the network was built for.
+            ValueError: if an example does not have d values.
         """
         flat = x.flatten(1) if x.ndim > 1 else x
         if flat.ndim != 2 or flat.shape[1] != self.in_features:

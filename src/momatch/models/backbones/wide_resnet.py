@@ -1,11 +1,11 @@
 """Wide residual networks (Zagoruyko & Komodakis 2016) as the semi-supervised benchmarks build them.
 
-Against the usual definition the benchmarks have: a stem of 16 channels with a bias, batch norm of momentum 0.001 (PyTorch's
-convention: a running statistic keeps 0.999 of its value each step), LeakyReLU of slope 0.1, and in the first block of the
-network a shortcut that reads the activated input (a 1x1 convolution; in later stages it reads the raw input). These details,
-and every parameter's shape, are those of USB's ``wrn_28_2`` and ``wrn_var_37_2``: eps is 1e-5 in the blocks and 1e-3 in the
-last batch norm; convolutions are kaiming-normal over the fan-out with the gain of ReLU. Ours differ in two ways: the stem's
-bias starts at 0 (batch norm removes it anyway), and see `variant`.
+Differences from the usual definition: a stem of 16 channels with a bias, batch norm momentum 0.001 (PyTorch's convention: a
+running statistic keeps 0.999 of its value each step), LeakyReLU with slope 0.1, and in the first block of the network a 1x1
+shortcut that reads the activated input (the raw input in later stages). These details, and all parameter shapes, match USB's
+``wrn_28_2`` and ``wrn_var_37_2``: eps is 1e-5 in the blocks and 1e-3 in the last batch norm; convolutions are kaiming-normal
+over the fan-out with the ReLU gain. We differ from USB in two ways: the stem's bias starts at 0 (batch norm removes it
+anyway), and `variant`.
 """
 
 import math
@@ -22,10 +22,10 @@ _LAST_EPS = 1e-3
 
 
 def _activate(x: Float[Tensor, "n C H W"]) -> Float[Tensor, "n C H W"]:
-    """LeakyReLU of slope 0.1, written over `x`, which must be the fresh output of a batch norm.
+    """LeakyReLU with slope 0.1, in place; `x` must be the fresh output of a batch norm.
 
-    Batch norm's gradient needs its input and not its output, and LeakyReLU's can be read off the sign of its result: nothing
-    that the backward pass needs is lost, and a third of the activations need not be kept.
+    In place is safe because the backward pass of batch norm needs its input, not its output, and that of LeakyReLU only the
+    sign of its result. It saves a third of the activation memory.
     """
     return F.leaky_relu(x, 0.1, inplace=True)
 
@@ -38,8 +38,8 @@ class Block(nn.Module):
         out_channels: channels of the output.
         stride: of the first convolution and of the shortcut.
         bn_momentum: of the batch norms.
-        activate_shortcut: where the shortcut is a 1x1 convolution: let it read the activated input.
-        preactivate: False leaves out the first batch norm and activation.
+        activate_shortcut: a 1x1 shortcut reads the activated input.
+        preactivate: False omits the first batch norm and activation.
     """
 
     def __init__(
@@ -78,14 +78,13 @@ class WideResNet(Backbone):
         widths: output channels of each stage.
         strides: stride of each stage's first block.
         blocks: blocks in a stage.
-        bn_momentum: momentum of the batch norms. 0.001 suits hundreds of thousands of steps; in a run of a few hundred the
-            running statistics never arrive, so that evaluation is far off: take 0.1 there.
-        variant: "preactivation" is the network as the papers define it. "published" repeats USB's code, where the first
-            blocks of the later stages compute their first batch norm and then convolve the raw input; that batch norm has no
-            effect there and does not exist here.
+        bn_momentum: momentum of the batch norms. 0.001 suits hundreds of thousands of steps. In a run of a few hundred, the
+            running statistics would not converge and evaluation would be far off: use 0.1.
+        variant: "preactivation" is the network as defined in the papers. "published" follows USB's code, where the first
+            block of each later stage convolves the raw input; USB computes its first batch norm without using it, we omit it.
 
     Raises:
-        ValueError: if `variant` is not one of the two.
+        ValueError: if `variant` is unknown.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class WideResNet(Backbone):
             raise ValueError(f"variant: got {variant!r}, expected 'preactivation' or 'published'")
         self.in_channels = in_channels
         self.num_features = widths[-1]
-        # Below the product of the strides the last stage would see little but zero padding.
+        # For smaller images the last stage would see little but zero padding.
         self.min_size = max(8, math.prod(strides))
         self.stem = nn.Conv2d(in_channels, _STEM_CHANNELS, 3, padding=1)
         self.stages = nn.Sequential()
@@ -163,8 +162,5 @@ def wrn_37_2(in_channels: int = 3, *, bn_momentum: float = 0.001, variant: str =
 
 
 def wrn_10_1(in_channels: int = 3, *, bn_momentum: float = 0.1) -> WideResNet:
-    """WRN-10-1 for short runs on a CPU: one block a stage, 64 features, 0.08 M parameters. See `WideResNet`.
-
-    Its batch norm keeps up with a run of a few hundred steps (momentum 0.1, not the benchmarks' 0.001).
-    """
+    """WRN-10-1 for short runs on a CPU: one block per stage, 64 features, 0.08 M parameters. See `WideResNet`."""
     return WideResNet(in_channels, widths=(16, 32, 64), strides=(1, 2, 2), blocks=1, bn_momentum=bn_momentum)
