@@ -67,11 +67,11 @@ def test_train_takes_the_preset_and_what_the_file_decided(folder, capsys):
         (
             ["--backbone", "mlp"],
             2,
-            "--backbone: got 'mlp', expected 'tests.embedding.setting:corners', with which f.npz was made",
+            "--backbone: got 'mlp', expected 'tests.embedding.setting:corners', as in f.npz",
         ),
         (["--preset", "cifar10-cpu"], 1, "preset 'cifar10-cpu': backbone: got 'wrn-10-1', expected 'tests."),
         (["--flip", "yes"], 2, "--flip: got 'yes', expected 'no'"),
-        (["--image-size", "16"], 2, "--image-size: got 16, expected nothing"),
+        (["--image-size", "16"], 2, "--image-size: got 16, expected it not to be set"),
     ],
 )
 def test_train_refuses_what_the_file_has_decided(folder, capsys, flags, code, message):

@@ -14,7 +14,7 @@ from momatch.cli import main as cli
 from momatch.cli.train import summary
 from momatch.cli.train_flags import parse_flags
 from momatch.config import TrainConfig
-from momatch.config.presets import DESCRIPTIONS
+from momatch.config.presets import DESCRIPTIONS, PRESETS
 from momatch.config.settings import GROUPS
 
 RESULT = {
@@ -209,9 +209,9 @@ def test_wrong_arguments(arguments, message, fitted, capsys):
     [
         ("my.toml", "labels-per-class = 4", "got the unknown key 'labels-per-class'; did you mean 'labels_per_class'?"),
         ("my.toml", "steps = -1", "steps: got -1, expected at least 1"),
-        ("my.toml", "steps = [", "it is not valid TOML"),
-        ("my.yaml", "steps: 3", "expected one that ends in .toml or .json"),
-        ("my.json", None, "got no such file"),
+        ("my.toml", "steps = [", "not valid TOML"),
+        ("my.yaml", "steps: 3", "expected a config file that ends in .toml or .json"),
+        ("my.json", None, "file not found"),
     ],
 )
 def test_wrong_file(tmp_path, name, content, message, fitted, capsys):
@@ -243,7 +243,7 @@ def test_resume_takes_the_stored_settings(stored, fitted, capsys):
 
 def test_resume_refuses_other_settings(stored, fitted, capsys):
     assert cli.main(["train", "--resume", "--run-dir", str(stored), "--steps", "600"]) == 2
-    assert f"--steps: got 600, expected 50, with which the run in {stored} was started" in capsys.readouterr().err
+    assert f"--steps: got 600, expected 50, as when the run in {stored} was started" in capsys.readouterr().err
     assert fitted == []
 
 
@@ -252,6 +252,18 @@ def test_nothing_to_resume(tmp_path, fitted, capsys):
     assert "no run to resume; pass --resume auto to start one here" in capsys.readouterr().err
     assert cli.main(["train", "--resume", "--run-dir", str(tmp_path)]) == 1
     assert fitted == []
+
+
+def test_resume_auto_starts_a_features_run_with_the_features_preset(tmp_path, fitted, capsys):
+    from momatch.embedding import embed
+    from tests.embedding.setting import small_options
+
+    features = str(embed(small_options(tmp_path)).spec.path)
+    run_dir = str(tmp_path / "run")
+    assert cli.main(["train", "--dataset", features, "--resume", "auto", "--run-dir", run_dir]) == 0
+    (config,) = fitted
+    assert {key: getattr(config, key) for key in PRESETS["features"]} == PRESETS["features"]
+    assert (config.preset_name, config.resume) == ("features", "auto")
 
 
 def test_resume_auto_starts_or_takes_the_stored_settings(stored, tmp_path, fitted, capsys):
@@ -304,7 +316,7 @@ def test_help_shows_every_flag_and_preset_and_fits(columns, monkeypatch):
     words = re.sub(r"[│\s]+", " ", shown.stdout)
     for name, text in DESCRIPTIONS.items():
         assert f"{name}: {text}" in words
-    assert "labels shown of each class" in words
+    assert "labelled images per class" in words
     assert "None" not in words
     assert max(map(len, shown.stdout.splitlines())) <= columns
     assert re.findall(r"─ (\w+) options ─", shown.stdout) == list(GROUPS)

@@ -76,13 +76,13 @@ def test_config_of_a_run_without_its_place(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("my.yaml", b"steps: 3", "expected one that ends in .toml or .json"),
-        ("my.toml", b"steps = ", "it is not valid TOML"),
-        ("my.json", b"{", "it is not valid JSON"),
-        ("my.json", b"[" * 100_000, "it is not valid JSON"),
+        ("my.yaml", b"steps: 3", "expected a config file that ends in .toml or .json"),
+        ("my.toml", b"steps = ", "not valid TOML"),
+        ("my.json", b"{", "not valid JSON"),
+        ("my.json", b"[" * 100_000, "not valid JSON"),
         ("my.json", b"[1]", "got a list, expected an object"),
-        ("my.toml", b"\xff", "it is not valid TOML"),
-        ("my.toml", None, "got no such file"),
+        ("my.toml", b"\xff", "not valid TOML"),
+        ("my.toml", None, "file not found"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, name, content, message):
@@ -124,7 +124,7 @@ def test_the_same_command_with_resume_goes_on():
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (Layer({"steps": 600, "run_dir": "r"}), "--steps: got 600, expected 50, with which the run in r was started"),
+        (Layer({"steps": 600, "run_dir": "r"}), "--steps: got 600, expected 50, as when the run in r was started"),
         (Layer({"head": "aagmm"}), "--head: got 'aagmm', expected 'linear'"),
         (Layer({"seed": 0}, "my.toml"), "my.toml: seed: got 0, expected 9"),
     ],

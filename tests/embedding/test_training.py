@@ -67,7 +67,7 @@ def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
     assert run.spec.dataset == "corners.npz"
     card = (run.directory / "README.md").read_text("utf-8")
     assert "| trained on | features that the network, frozen, had made of 5 views of each image" in card
-    assert "| those that trained, without the frozen backbone's |" in card
+    assert "| trained parameters only, without the frozen backbone |" in card
 
 
 def test_saved_model_takes_images_and_agrees_with_the_features(run, folder):
@@ -142,7 +142,7 @@ def test_held_out_classes_of_features_can_contaminate_the_pool(folder, tmp_path)
 
 def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
     other = embed(small_options(folder, out=tmp_path / "other.npz", seed=4)).spec.path
-    with pytest.raises(ValueError, match=r"features of a backbone .* with other weights than the model's"):
+    with pytest.raises(ValueError, match=r"features of a backbone .* whose weights differ from the model's"):
         evaluate_run(run, dataset=str(other))
     data = build_training(small_config(folder).resolved(), torch.device("cpu"), trust_code=True).data
     with pytest.raises(ValueError, match="got images to mix with features"):
@@ -166,11 +166,11 @@ def test_damaged_features_are_refused_before_training(folder, tmp_path, split, r
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"backbone": "mlp"}, "backbone: got 'mlp', expected 'tests.embedding.setting:corners', with which"),
+        ({"backbone": "mlp"}, "backbone: got 'mlp', expected 'tests.embedding.setting:corners', as in"),
         ({"cutout": 0.1}, "cutout: got 0.1, expected 0.5"),
-        ({"image_size": 16}, "image_size: got 16, expected nothing: .* features of images of 8x8"),
-        ({"test_fraction": 0.2}, "test_fraction: got 0.2, expected nothing"),
-        ({"compile": True}, "compile: got True, expected nothing"),
+        ({"image_size": 16}, "image_size: got 16, expected it not to be set: .* features of 8x8 images"),
+        ({"test_fraction": 0.2}, "test_fraction: got 0.2, expected it not to be set"),
+        ({"compile": True}, "compile: got True, expected it not to be set"),
     ],
 )
 def test_settings_that_the_file_has_decided_are_refused(folder, tmp_path, settings, message):

@@ -103,7 +103,7 @@ def test_score_leaves_unlabelled_samples_out(fitted, problem):
     weight = np.arange(300.0)
     right = (fitted.predict(problem.X) == problem.truth)[labeled]
     assert fitted.score(problem.X, problem.y, weight) == pytest.approx(np.average(right, weights=weight[labeled]))
-    with pytest.raises(ValueError, match="some labelled ones to score on"):
+    with pytest.raises(ValueError, match="expected labelled samples to score on"):
         fitted.score(problem.X[~labeled], problem.y[~labeled])
 
 
@@ -174,7 +174,7 @@ def test_rejection_follows_the_p_values(fitted, problem):
 
 
 def test_a_rejection_that_cannot_happen_says_how_many_samples_it_takes(fitted, problem):
-    with pytest.warns(UserWarning, match=r"among 28 calibration samples.*1/29.*99 would be needed"):
+    with pytest.warns(UserWarning, match=r"with 28 calibration samples.*1/29.*at least 99 are needed"):
         labels = fitted.predict(problem.X + 40.0, reject=0.01)
     assert (labels != -1).all()
     assert (fitted.predict(problem.X + 40.0, reject=1 / 29) == -1).all()
@@ -398,7 +398,7 @@ def test_weights_that_cannot_be_used(quick, fitted, problem, weight, match):
 
 
 def test_score_needs_a_labelled_sample_with_weight(fitted, problem):
-    with pytest.raises(ValueError, match="some labelled ones to score on"):
+    with pytest.raises(ValueError, match="expected labelled samples to score on"):
         fitted.score(problem.X, problem.y, sample_weight=(problem.y == -1).astype(float))
 
 

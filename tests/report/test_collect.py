@@ -279,7 +279,7 @@ def test_a_dataset_with_other_classes_is_not_judged(run_copy, tmp_path):
     record.write_text(record.read_text().replace(Run.load(run_copy).config.dataset, str(path)))
     report = collect(run_copy)
     (problem,) = report.problems
-    assert problem.startswith(f"The dataset cannot be loaded: {path}: got data that differ from those that the run in ")
+    assert problem.startswith(f"The dataset cannot be loaded: {path}: data differ from what the run in ")
     assert report.class_names == NAMES
     assert not [part for part in PARTS if not isinstance(getattr(report, part), Missing)]
 

@@ -340,7 +340,7 @@ def test_a_checkpoint_of_other_data_or_another_network_is_not_shown(half, tmp_pa
     text, recorded = config.read_text(), record.read_text()
     other = write_dataset(tmp_path / "other.npz", seed=9)
     record.write_text(recorded.replace(Run.load(half).config.dataset, str(other)))
-    assert "got data that differ from those that the run" in collect(half).problems[1]
+    assert "data differ from what the run" in collect(half).problems[1]
     record.write_text(recorded)
     for old, new, word in (
         ('"embedding_dim": 4', '"embedding_dim": 3', "checkpoint: got another classifier"),

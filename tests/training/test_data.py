@@ -65,7 +65,9 @@ def test_a_dataset_that_was_handed_over_is_evaluated_as_it_was(on_object, small_
 
 
 def test_without_the_dataset_a_run_says_that_it_needs_it(on_renamed, renamed):
-    needed = r"'mine' is neither a known dataset nor a path .* pass the Dataset that it was trained on \(dataset="
+    needed = (
+        r"'mine': .* neither a built-in dataset nor an existing path; pass the Dataset it was trained on \(dataset="
+    )
     with pytest.raises(ValueError, match=needed):
         evaluate_run(on_renamed)
     assert evaluate_run(on_renamed, dataset=renamed)["accuracy"] == on_renamed.result["test_accuracy"]
@@ -81,13 +83,13 @@ def test_data_that_have_changed_are_refused(tmp_path, small_digits):
     images, labels = small_digits.train.images, small_digits.train.labels
     changed = Dataset("digits", small_digits.class_names, Split(images.flip(-1), labels), small_digits.test)
     run = trained(tmp_path, changed)
-    with pytest.raises(ValueError, match=r"digits: got data that differ from those that the run in .* was trained on"):
+    with pytest.raises(ValueError, match=r"digits: data differ from what the run in .* was trained on"):
         evaluate_run(run)
     assert evaluate_run(run, dataset=changed)["accuracy"] == run.result["test_accuracy"]
     # Named, the dataset is taken as it is now.
     assert evaluate_run(run, dataset="digits")["n"] == 500
     findings = collect(run.directory, dataset=small_digits)
-    assert any("differ from those that the run" in problem for problem in findings.problems)
+    assert any("data differ from what the run" in problem for problem in findings.problems)
 
 
 def test_another_dataset_object_is_evaluated_by_class_names(on_object, small_digits):

@@ -186,7 +186,7 @@ def test_signal_saves_and_says_how_to_go_on(number, code, whole, tmp_path):
     folder = tmp_path / "run"
     stop = StopAt(6, lambda: os.kill(os.getpid(), number))
     with pytest.raises(
-        Interrupted, match=r"stopped at step 6 of 12 and saved; go on with: momatch train --resume"
+        Interrupted, match=r"stopped at step 6 of 12 and saved; resume with: momatch train --resume"
     ) as caught:
         fit(config(folder), tracker=stop)
     assert caught.value.exit_code == code
@@ -317,7 +317,7 @@ WILD = [("aagmm", 1e6, 0), ("aagmm", 1e6, 1), ("aagmm", 30.0, 1), ("kmeans", 1e6
 def test_diverged_run_stops_with_a_diagnosis(head, lr, order, tmp_path):
     wild = {"head": head, "lr": lr, "moment_order": order, "clip_norm": 0.0, "max_skipped_steps": 4, "steps": 40}
     with pytest.raises(
-        DivergenceError, match=r"not finite in \d+ steps in a row up to step .*lr .*start again with a lower"
+        DivergenceError, match=r"not finite for \d+ consecutive steps up to step .*lr .*start again with a lower"
     ) as caught:
         fit(config(tmp_path / "run", **wild, checkpoint_interval=0))
     checkpoint = load_newest(tmp_path / "run" / FOLDER)

@@ -88,9 +88,9 @@ def test_resume_without_a_directory_finds_the_run_of_the_same_command(features, 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": 16}, "--image-size: got 16, expected nothing: .* give the size to momatch embed"),
-        ({"test_fraction": 0.2}, "--test-fraction: got 0.2, expected nothing: .* momatch embed"),
-        ({"backbone": "mlp"}, "--backbone: got 'mlp', expected 'tests.embedding.setting:corners', with which"),
+        ({"image_size": 16}, "--image-size: got 16, expected it not to be set: .* pass the size to momatch embed"),
+        ({"test_fraction": 0.2}, "--test-fraction: got 0.2, expected it not to be set: .* momatch embed"),
+        ({"backbone": "mlp"}, "--backbone: got 'mlp', expected 'tests.embedding.setting:corners', as in"),
     ],
 )
 def test_errors_about_a_features_file_name_the_flag(features, settings, message):

@@ -52,7 +52,9 @@ def test_an_unfinished_run_is_readable_but_has_no_model(tmp_path):
     run = Run.load(tmp_path / "a b")
     assert (run.config, run.result, run.metrics()) == (CONFIG, None, [{"step": 20, "loss": 0.25}])
     for name in ("classifier", "spec", "refitted_head", "class_names"):
-        with pytest.raises(ValueError, match=r"not finished.* go on with: momatch train --resume --run-dir '.*a b'$"):
+        with pytest.raises(
+            ValueError, match=r"not finished.* resume it with: momatch train --resume --run-dir '.*a b'$"
+        ):
             getattr(run, name)
     assert repr(run).endswith("not finished)")
 
@@ -68,7 +70,7 @@ def test_reading_needs_no_lock_and_leaves_nothing(tmp_path):
 def test_what_is_no_run(tmp_path):
     (tmp_path / "file").touch()
     for name in ("missing", "file"):
-        with pytest.raises(ValueError, match="there is no such directory, expected that of a run"):
+        with pytest.raises(ValueError, match="directory not found, expected a run directory"):
             Run.load(tmp_path / name)
     with pytest.raises(ValueError, match=r"no config.json, expected a run directory"):
         Run.load(tmp_path)

@@ -1,7 +1,7 @@
-"""The flags of ``momatch train``, made from the groups of `momatch.config.settings`: names, types, defaults, help and sections.
+"""The flags of ``momatch train``: names, types, defaults, help and sections come from the groups in `momatch.config.settings`.
 
-tyro parses them (docs/decisions/0003-command-line.md). It is shown typed dicts, of which it fills in only what was given,
-rather than `TrainConfig` itself, which would come back with defaults that look as if they had been given.
+tyro parses them (docs/decisions/0003-command-line.md) as typed dicts rather than as `TrainConfig`: a typed dict contains only
+the flags that were given, so defaults cannot be mistaken for flags.
 """
 
 from collections.abc import Sequence
@@ -17,27 +17,27 @@ from momatch.config.presets import DESCRIPTIONS
 from momatch.config.settings import GROUPS
 
 _DESCRIPTION = """\
-Train a classifier with few labels and many unlabelled images.
+Train an image classifier from a few labelled and many unlabelled images.
 
-Without flags: digits with 4 labels a class, in well under a minute.
+Without flags: scikit-learn's digits with 4 labels per class, under a minute.
 
-Flags beat the config file, the file beats the preset.
+Precedence: flags > --config file > --preset > defaults.
 """
 
-#: How the help names a type.
+#: Type -> its name in the help.
 _METAVARS: dict[type, str] = {str: "TEXT", int: "INT", float: "NUMBER"}
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line said.
+    """The parsed command line.
 
     Attributes:
-        settings: config key -> value, of what was given alone.
+        settings: config key -> value, only those that were given.
         preset: name of the preset.
-        config: file of settings.
+        config: path of the config file.
         print_config: print the settings instead of training.
-        trust_code: import the backbone's module where a file names it.
+        trust_code: allow importing a backbone's module that is named in a file.
     """
 
     settings: dict[str, Any]
@@ -48,18 +48,18 @@ class Flags:
 
     @property
     def trusts_backbone(self) -> bool:
-        """Whether the backbone's module may be imported: naming it on the command line is permission too."""
+        """Whether the backbone's module may be imported; --backbone on the command line implies permission."""
         return self.trust_code or "backbone" in self.settings
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
-    """Read the arguments of ``momatch train``.
+    """Parse the arguments of ``momatch train``.
 
     Raises:
-        SystemExit: 0 after ``--help``; 2 if an argument is unknown (with suggestions) or not of its type.
+        SystemExit: 0 after ``--help``; 2 if an argument is unknown or has the wrong type.
     """
     given = tyro.cli(
-        _everything(),
+        _command(),
         prog="momatch train",
         description=_DESCRIPTION,
         args=list(argv),
@@ -69,22 +69,26 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     return Flags(settings, given.preset, given.config, given.print_config, given.trust_code)
 
 
-def _everything() -> Any:
+def _command() -> Any:
     presets = "\n".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
     own = [
-        ("preset", _flag(str | None, f"start from these settings.\n{presets}", metavar="NAME"), None),
+        ("preset", _flag(str | None, f"base settings, one of:\n{presets}", metavar="NAME"), None),
         (
             "config",
-            _flag(Path | None, "a .toml or .json file of settings: keys as the flags, _ for -.", metavar="FILE"),
+            _flag(Path | None, "config file, .toml or .json; keys are the flags with _ for -.", metavar="FILE"),
             None,
         ),
-        ("print_config", _flag(tyro.conf.FlagCreatePairsOff[bool], "print all settings as JSON and exit."), False),
+        (
+            "print_config",
+            _flag(tyro.conf.FlagCreatePairsOff[bool], "print the resolved settings as JSON and exit."),
+            False,
+        ),
         (
             "trust_code",
             _flag(
                 tyro.conf.FlagCreatePairsOff[bool],
-                "import the module of a backbone (package.module:factory) that a features file, a config file or the run to "
-                "resume names; one given with --backbone needs no permission.",
+                "allow importing a custom backbone (package.module:factory) that is named in a features file, config file or "
+                "run to resume. Not needed for --backbone.",
             ),
             False,
         ),
@@ -94,11 +98,11 @@ def _everything() -> Any:
 
 
 def _section(title: str) -> Any:
-    """The settings of one group as a typed dict."""
+    """One group of settings as a typed dict."""
     group = GROUPS[title]
     texts = {entry.arg_name: entry.description or "" for entry in parse(group.__doc__ or "").params}
     flags = {field.name: _setting(field, texts[field.name]) for field in fields(group)}
-    # Type checkers know typed dicts whose keys are written down; these are read from the group.
+    # Type checkers reject a TypedDict with computed keys.
     return cast(Any, TypedDict)(title, flags, total=False)
 
 
@@ -120,7 +124,7 @@ def _switch_or_auto(words: list[str]) -> bool | str:
     return choices[tuple(words)]
 
 
-#: A flag that may stand alone: --resume, --resume auto, --resume no.
+#: A flag with an optional value: --resume, --resume auto, --resume no.
 _SWITCH_OR_AUTO = tyro.constructors.PrimitiveConstructorSpec(
     nargs=(0, 1),
     metavar="[auto|no]",
@@ -131,7 +135,7 @@ _SWITCH_OR_AUTO = tyro.constructors.PrimitiveConstructorSpec(
 
 
 def _reader(kind: type, optional: bool) -> Any:
-    """How a number or text is read; tyro's own way shows {None}|INT in the help and Python's message for a wrong number."""
+    """Parser for numbers and text: tyro's own shows {None}|INT in the help, and Python's error for a wrong number."""
 
     def read(words: list[str]) -> Any:
         if optional and words[0] == "None":

@@ -1,4 +1,4 @@
-"""Every setting of a run. Plain Python: ``momatch train --help`` reads it and must not wait for torch."""
+"""All settings of a run. Does not import torch, so that ``momatch train --help`` answers at once."""
 
 from momatch.config.settings import RUNTIME_KEYS, LossSettings, OptimizerSettings, TrainConfig
 

@@ -1,6 +1,7 @@
-"""Settings from several places made one config: defaults < preset < file < flags; a resumed run keeps its stored settings.
+"""Combine settings from several sources into one config: defaults < preset < config file < flags.
 
-Plain Python, as `momatch.config`. A layer holds only what was given, so a flag that equals its default still beats a file.
+A layer holds only the settings that were given, so a flag set to its default value still overrides the config file. Does not
+import torch.
 """
 
 import json
@@ -15,18 +16,18 @@ from momatch.config.presets import preset_settings
 
 
 class FlagError(ValueError):
-    """A flag with a value that cannot be used: the fault of the command line, and the exit code of wrong arguments."""
+    """A flag has an invalid value; the command exits with the code for wrong arguments."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings from one place.
+    """Settings from one source.
 
     Attributes:
-        values: what was given there, by config key.
-        source: how messages name the place; None for flags.
+        values: config key -> value, only those that were given.
+        source: name of the source in messages; None for flags.
     """
 
     values: Mapping[str, Any]
@@ -34,21 +35,21 @@ class Layer:
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """The settings in a .toml or .json file. A run's config.json gives the run's settings, but not its place.
+    """Read settings from a .toml or .json file; from a run's config.json, without run_dir, resume and overwrite.
 
     Raises:
-        ValueError: if there is no such file, it is of another kind, or cannot be read as what its name says.
+        ValueError: if the file does not exist, has another suffix or is not valid.
     """
     if path.suffix.lower() not in (".toml", ".json"):
-        raise ValueError(f"{path}: got a config file of this name, expected one that ends in .toml or .json")
+        raise ValueError(f"{path}: got suffix {path.suffix!r}, expected a config file that ends in .toml or .json")
     if not path.is_file():
-        raise ValueError(f"{path}: got no such file, expected a .toml or .json file of settings")
+        raise ValueError(f"{path}: file not found, expected a .toml or .json config file")
     try:
-        # -sig: editors of some systems put a byte order mark in front.
+        # -sig: some editors write a byte order mark.
         text = path.read_text(encoding="utf-8-sig")
         values = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: it is not valid {path.suffix[1:].upper()}: {error}") from None
+        raise ValueError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(
             f'{path}: got a {type(values).__name__}, expected an object of settings: {{"steps": 600, ...}}'
@@ -59,18 +60,18 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def combine(layers: Sequence[Layer], fixed: Layer | None = None) -> TrainConfig:
-    """The defaults with each layer in place of what came before it, resolved.
+    """Resolve the defaults overridden by each layer in turn.
 
     Args:
-        layers: from the weakest to the strongest.
-        fixed: what the data have decided already, and a layer can only repeat; None where they have not.
+        layers: in order of increasing precedence.
+        fixed: settings determined by the data, which no layer may change; None if there are none.
 
     Raises:
-        ValueError: naming key and place, if a key is unknown (with a suggestion), or a value has the wrong type, is out of
-            range or not what is fixed; `FlagError` where a flag is at fault.
+        ValueError: naming key and source, if a key is unknown, or a value has the wrong type, is out of range or contradicts
+            `fixed`; a `FlagError` if it came from a flag.
     """
     if fixed is not None:
-        _refuse_others(layers, fixed)
+        _check_fixed(layers, fixed)
         layers = [*layers, fixed]
     known = {field.name for field in fields(TrainConfig)}
     for layer in layers:
@@ -84,48 +85,48 @@ def combine(layers: Sequence[Layer], fixed: Layer | None = None) -> TrainConfig:
 
 
 def combine_resumed(layers: Sequence[Layer], wanted: TrainConfig, stored: TrainConfig) -> TrainConfig:
-    """The config of a stored run, with the layers' settings of where and how it is carried out.
+    """The config for resuming a run: its stored settings, with the layers' runtime settings (`RUNTIME_KEYS`).
 
     Args:
         layers: as for `combine`.
-        wanted: the resolved config that they give.
-        stored: the config that the run was started with.
+        wanted: the config that `combine` made of them.
+        stored: the config the run was started with.
 
     Raises:
-        ValueError: if a layer has a setting that would change the run's result, naming key, stored and given value.
+        ValueError: if a layer sets anything that would change the run's result.
     """
     stored = stored.resolved()
     given = merged(layers)
     for key in sorted(given.keys() - RUNTIME_KEYS):
-        # As resolved: None may be given where the stored config has the number that it stood for.
+        # Compare resolved values: the stored config has numbers where None was given.
         then, now = getattr(stored, key), getattr(wanted, key)
         if then != now:
             raise error_at(
                 layers,
-                f"{key}: got {now!r}, expected {then!r}, with which the run in {wanted.run_dir} was started; "
-                "leave it out to go on with that run, or give another run_dir to start a new one",
+                f"{key}: got {now!r}, expected {then!r}, as when the run in {wanted.run_dir} was started; "
+                "omit it to resume that run, or set another run_dir to start a new one",
             )
     runtime = {key: given[key] for key in given.keys() & RUNTIME_KEYS}
-    # A run that was started with --overwrite is not to be deleted when it goes on.
+    # Resuming a run that was started with --overwrite must not delete it.
     return replace(stored, **{"overwrite": False, **runtime, "resume": True, "run_dir": wanted.run_dir})
 
 
-def _refuse_others(layers: Sequence[Layer], fixed: Layer) -> None:
+def _check_fixed(layers: Sequence[Layer], fixed: Layer) -> None:
     given = merged(layers)
     for key, value in fixed.values.items():
         if given.get(key, value) != value:
             raise error_at(
                 layers,
-                f"{key}: got {given[key]!r}, expected {value!r}, with which {fixed.source} was made; leave it out, or make "
-                "the file again with momatch embed",
+                f"{key}: got {given[key]!r}, expected {value!r}, as in {fixed.source}; omit it, or recreate the file with "
+                "momatch embed",
             )
 
 
 def preset_layer(name: str) -> Layer:
-    """The settings of a preset.
+    """A preset as a layer.
 
     Raises:
-        FlagError: if there is no preset of that name, with a suggestion.
+        FlagError: if the preset is unknown; suggests a close match.
     """
     try:
         return Layer(preset_settings(name), f"preset {name!r}")
@@ -134,17 +135,17 @@ def preset_layer(name: str) -> Layer:
 
 
 def merged(layers: Sequence[Layer]) -> dict[str, Any]:
-    """What was given anywhere, by config key."""
+    """All settings given in any layer, by config key; later layers win."""
     return {key: value for layer in layers for key, value in layer.values.items()}
 
 
 def error_at(layers: Sequence[Layer], message: str) -> ValueError:
-    """The error with the name of the layer that gave the setting. The message opens with "key:" or "key and key:"."""
+    """Make an error that names the source of the setting. `message` starts with "key:" or "key and key:"."""
     subject, _, complaint = message.partition(":")
     keys = subject.split(" and ")
-    giver = next((layer for layer in reversed(layers) if keys[0] in layer.values), None)
-    if giver is None:
+    origin = next((layer for layer in reversed(layers) if keys[0] in layer.values), None)
+    if origin is None:
         return ValueError(message)
-    if giver.source is None:
+    if origin.source is None:
         return FlagError(" and ".join(f"--{key.replace('_', '-')}" for key in keys) + f":{complaint}")
-    return ValueError(f"{giver.source}: {message}")
+    return ValueError(f"{origin.source}: {message}")

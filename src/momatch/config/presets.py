@@ -1,9 +1,9 @@
-"""Named starting points of a run: overrides of `TrainConfig`'s defaults, and one sentence on each for ``--help``.
+"""Presets: overrides of `TrainConfig`'s defaults, with a one-line description for ``--help``.
 
-A preset leaves `moment_order` alone, so that ``--preset paper-cifar10 --head linear`` is the paper's baseline as it stands:
-the order is 1 for the heads with centers and 0 for the linear one (`TrainConfig.resolved`).
+Presets do not set `moment_order`, so that ``--preset paper-cifar10 --head linear`` is the paper's baseline: the order defaults
+to 1 for heads with centers and 0 for the linear head (`TrainConfig.resolved`).
 
-The ``paper-`` presets are the benchmark protocol of FlexMatch as in USB, value for value. The paper's five seeds are
+The ``paper-`` presets use the FlexMatch benchmark protocol with the values from USB. The paper's five seeds are
 3474173998, 273230791, 3586106167, 1325645050 and 2564231920.
 """
 
@@ -42,13 +42,13 @@ _PROTOCOL: dict[str, Any] = {
 
 _CPU: dict[str, Any] = {"eval_interval": 500, "checkpoint_interval": 250}
 
-#: Name -> the settings that differ from the defaults.
+#: Name -> settings that differ from the defaults.
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {},
     "mnist-cpu": _CPU | {"dataset": "mnist", "backbone": "cnn-tiny", "steps": 1500},
     "fashion-cpu": _CPU | {"dataset": "fashion-mnist", "backbone": "cnn-tiny", "steps": 1500},
     "cifar10-cpu": _CPU | {"dataset": "cifar10", "backbone": "wrn-10-1", "steps": 20_000, "ema_decay": 0.999},
-    # A linear map of many features learns more from the constraint than from the labels, unless that is weak.
+    # A weak constraint: on a linear projection of many features, a strong one outweighs the labels.
     "features": {
         "embedding_dim": 64,
         "moment_weight": 0.01,
@@ -66,15 +66,15 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper-stl10": _PROTOCOL | {"dataset": "stl10", "backbone": "wrn-37-2"},
 }
 
-#: Name -> one sentence.
+#: Name -> description in ``--help``.
 DESCRIPTIONS: dict[str, str] = {
-    "digits": "the defaults: scikit-learn's digits in well under a minute, nothing to download.",
-    "mnist-cpu": "MNIST with a small network, in minutes on a CPU.",
-    "fashion-cpu": "Fashion-MNIST with a small network, in minutes on a CPU.",
-    "cifar10-cpu": "CIFAR-10 with a network and a number of steps that a CPU can take; its figures are not the paper's.",
-    "features": "for a features file of momatch embed, in seconds on a CPU; taken by itself where no preset is named.",
-    "paper-cifar10": "the paper's protocol with WRN-28-2: 2^20 steps, a matter of GPU days.",
-    "paper-stl10": "the paper's protocol with WRN-37-2 at 96 pixels: 2^20 steps, a matter of GPU days.",
+    "digits": "the defaults: scikit-learn's digits, no download, under a minute on a CPU.",
+    "mnist-cpu": "MNIST with a small network, minutes on a CPU.",
+    "fashion-cpu": "Fashion-MNIST with a small network, minutes on a CPU.",
+    "cifar10-cpu": "CIFAR-10, scaled down to run on a CPU; results are not the paper's.",
+    "features": "for features files from momatch embed, seconds on a CPU; the default for them.",
+    "paper-cifar10": "the paper's protocol with WRN-28-2: 2^20 steps, days on a GPU.",
+    "paper-stl10": "the paper's protocol with WRN-37-2 at 96 pixels: 2^20 steps, days on a GPU.",
 }
 
 
@@ -82,7 +82,7 @@ def preset_settings(name: str) -> dict[str, Any]:
     """The settings of a preset, with its name as `preset_name`.
 
     Raises:
-        ValueError: if there is no preset of that name, with a suggestion.
+        ValueError: if the preset is unknown; suggests a close match.
     """
     if name not in PRESETS:
         close = difflib.get_close_matches(name, PRESETS, n=1)

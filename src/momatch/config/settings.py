@@ -1,10 +1,10 @@
 """Every setting of a training run, in five groups: data, model, loss, optimiser, run.
 
-`TrainConfig` is all of them in one flat place: config key = flag of ``momatch train`` = field. What needs only a part takes the
-group: ``build_objective(settings: LossSettings, ...)``. Each group checks its own values; what two groups must agree on is
-checked by a method of the one that depends on the other.
+`TrainConfig` holds all of them, flat: config key = flag of ``momatch train`` = field. Code that needs only one group takes that
+group: ``build_objective(settings: LossSettings, ...)``. Each group checks its own values; a constraint between two groups is
+checked by a method of the group that depends on the other.
 
-Plain Python: ``momatch train --help`` reads this file and must not wait for torch.
+The groups' docstrings are the text of ``momatch train --help``. This file does not import torch, so that help answers at once.
 """
 
 import difflib
@@ -28,7 +28,7 @@ Schedule = Literal["cosine", "constant"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
-#: Settings that change where and how a run is carried out, but not its result; `resume` may come with other ones.
+#: Settings that affect where and how a run executes but not its result, so a resumed run may change them.
 RUNTIME_KEYS = frozenset(
     {
         "data_dir",
@@ -47,11 +47,11 @@ RUNTIME_KEYS = frozenset(
 _Loss = TypeVar("_Loss", bound="LossSettings")
 _Optimizer = TypeVar("_Optimizer", bound="OptimizerSettings")
 
-#: Larger counts overflow somewhere on their way to the device.
+#: Larger counts overflow a 32-bit integer.
 MAX_COUNT = 2**31 - 1
-#: Larger batches do not fit in any memory.
+#: No machine has memory for larger batches.
 MAX_BATCH = 2**20
-#: Larger rates and weights are mistakes; products of three of them are still finite in float32.
+#: Larger rates and weights are mistakes. The product of three such numbers is still finite in float32.
 MAX_NUMBER = 1e6
 
 
@@ -61,7 +61,7 @@ def _within(default: float | int | None, low: float | int, high: float | int) ->
 
 
 def _at_least(default: float | int | None, low: int, high: float | int = MAX_COUNT) -> Any:
-    """A setting of at least `low`; `high` is a limit of what can be computed."""
+    """A setting of at least `low`; `high` is a technical limit."""
     return field(default=default, metadata={"low": low, "high": high, "expected": f"at least {low}"})
 
 
@@ -72,7 +72,7 @@ def _positive(default: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Settings:
-    """What the groups share: every value is checked when the settings are made."""
+    """Base class of the groups: checks every value on construction."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -83,30 +83,31 @@ class _Settings:
         self._check()
 
     def _check(self) -> None:
-        """Refuse settings that contradict each other; the message opens with the key that is to be changed."""
+        """Reject settings that contradict each other. The message must start with the key to change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(_Settings):
-    """What is trained on: the dataset, which labels are shown, and the views of an image.
+    """The dataset, which of its labels to use, and augmentation.
 
     Attributes:
-        dataset: a known name (see `momatch data`), an image folder, a .csv/.parquet manifest, an .npz of images, or the
-            features that `momatch embed` made of images.
-        data_dir: where known datasets lie and are downloaded to ($MOMATCH_DATA).
-        image_size: side to which images are brought. By default files need one size, known datasets and arrays keep theirs, and
-            the digits are enlarged from 8 to 16: in 8 pixels turning and shearing leave little of a digit.
-        test_fraction: hold out this fraction of each class for testing, where the dataset has no test images.
-        labels_per_class: labels shown of each class, drawn by the seed; 0 shows every label that there is.
-        labeled_in_pool: whether the labelled images are part of the unlabelled pool as well.
-        held_out_classes: classes to leave out of training, as names or numbers separated by commas; evaluation measures how
+        dataset: name of a built-in dataset (see `momatch data`), image folder, .csv/.parquet manifest, .npz file of images, or
+            features file written by `momatch embed`.
+        data_dir: directory of the built-in datasets; missing ones are downloaded to it. Default: $MOMATCH_DATA, or a cache
+            directory.
+        image_size: resize images to this height and width. By default images keep their size; image files must then all have
+            the same size. Exception: digits are enlarged from 8 to 16 pixels, so that rotating and shearing leave them legible.
+        test_fraction: if the dataset has no test images, hold out this fraction of each class for testing.
+        labels_per_class: number of labelled images per class, chosen by the seed; 0 uses all labels.
+        labeled_in_pool: also put the labelled images in the unlabelled pool.
+        held_out_classes: classes to leave out of training, as comma-separated names or numbers. Evaluation then measures how
             well their test images are detected as outliers.
-        held_out_in_pool: whether the held-out classes' images stay in the unlabelled pool, as outliers.
-        calibration_fraction: share of the unlabelled pool that is kept out of training, so that prediction can give outlier
-            p-values. By default the test images serve (without their labels), and a tenth of the pool where there are none.
-        flip: mirror images at random; "auto": not where mirroring changes the class (digits, mnist, kmnist, svhn).
-        strong_operations: random changes that a strong view makes to an image.
-        cutout: largest side of the square that a strong view blanks, as a fraction of the image's; 0 for none.
+        held_out_in_pool: keep images of the held-out classes in the unlabelled pool, as outliers.
+        calibration_fraction: fraction of the unlabelled pool to keep out of training for calibrating outlier p-values. By
+            default p-values are calibrated on the test images (without labels), or on a tenth of the pool if there are none.
+        flip: mirror images at random. "auto" does so unless mirroring changes the class (digits, mnist, kmnist, svhn).
+        strong_operations: number of random operations in a strong augmentation.
+        cutout: maximum side of the square that strong augmentation blanks out, as a fraction of the image side; 0 disables it.
     """
 
     dataset: str = "digits"
@@ -126,7 +127,7 @@ class DataSettings(_Settings):
         super()._check()
         _refuse_if(
             self.held_out_in_pool and not self.held_out_classes,
-            "held_out_in_pool: got True without held_out_classes, expected some classes to hold out",
+            "held_out_in_pool: got True without held_out_classes, expected classes to hold out; set held_out_classes",
         )
 
 
@@ -135,11 +136,12 @@ class ModelSettings(_Settings):
     """The network and its last layer.
 
     Attributes:
-        backbone: a known network or package.module:factory of your own.
-        backbone_variant: "published" repeats USB's Wide ResNet exactly.
-        head: the last layer.
-        embedding_dim: size of the embedding; 0 takes the backbone's own features.
-        refit: fit the mixture in closed form at the end, for the outlier scores of evaluation and prediction.
+        backbone: name of a built-in network, or your own as package.module:factory.
+        backbone_variant: "published" reproduces the Wide ResNet of the USB benchmark exactly.
+        head: last layer. "aagmm": one Gaussian per class with learned variances; "kmeans": the same with unit variances;
+            "linear": softmax regression.
+        embedding_dim: size of the embedding; 0 uses the backbone's features directly.
+        refit: after training, refit the Gaussians in closed form and use them to score outliers.
     """
 
     backbone: str = "cnn-tiny"
@@ -152,33 +154,37 @@ class ModelSettings(_Settings):
         super()._check()
         _refuse_if(
             self.backbone_variant == "published" and not self.backbone.startswith("wrn-"),
-            f"backbone_variant: got 'published' with backbone {self.backbone!r}, expected one of the Wide ResNets (wrn-...)",
+            f"backbone_variant: got 'published' with backbone {self.backbone!r}, expected a Wide ResNet (wrn-...)",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings(_Settings):
-    """The loss: the constraint, the pseudo-labels, and which samples are kept out of them as outliers.
+    """The loss: constraint, pseudo-labels, and outlier filtering.
 
     Attributes:
-        constraint: what makes clusters Gaussian.
-        moment_order: moments constrained, 1 to 4, each with all lower ones; 0 for no constraint. By default 1, and 0 for the
-            linear head, which has no centers.
+        constraint: loss that makes each class's embeddings Gaussian: matching moments, maximum mean discrepancy or KL
+            divergence.
+        moment_order: highest moment to constrain, 1 to 4, including all lower ones; 0 disables the constraint, also mmd and kl.
+            Default: 1, or 0 for the linear head, which has no centers.
         moment_weight: weight of the constraint in the loss.
-        moment_whiten: constrain to the head's own variances instead of unit variance.
-        moment_variant: "published" repeats the paper's code (orders 1 and 2).
-        moment_assignment: clusters of labelled samples by "label" or, as the published code, by "prediction".
-        policy: how pseudo-labels are weighted; "supervised" uses the labelled images alone.
-        cutoff: confidence from which a pseudo-label counts (fixmatch, flexmatch).
-        graph_neighbors: on cached features (momatch embed): nearest neighbours in the graph over which labels are spread; the
-            spread labels guide the first pseudo-labels. 0 for no graph.
+        moment_whiten: constrain embeddings to the head's learned variances instead of unit variance.
+        moment_variant: "paper" follows the formulas of the paper; "published" reproduces its code (orders 1 and 2 only).
+        moment_assignment: group labelled samples by their "label", or by the model's "prediction" as the published code does.
+        policy: how pseudo-labels are weighted; "supervised" trains on the labelled images only.
+        cutoff: minimum confidence for a pseudo-label to count (fixmatch, flexmatch).
+        graph_neighbors: features files only: spread the labels over a graph with this many nearest neighbours, to guide the
+            first pseudo-labels; 0 disables it.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of freematch's fairness loss.
-        outliers: threshold by which outliers are kept out of the pseudo-labels.
-        outlier_score: what the threshold is applied to; "auto": nearest, and density (energy) for the linear head.
-        outlier_percentile: of the labelled scores (percentile; annealed: where it starts, it ends at 100).
-        outlier_quantile: of the chi-square distribution (chi2).
-        outlier_refit_interval: steps between closed-form refits of the mixture that scores outliers; 0: the head as trained.
+        outliers: threshold above which a sample is an outlier and gets no pseudo-label: a percentile of the labelled samples'
+            scores (fixed, or rising during training if "annealed") or a chi-square quantile.
+        outlier_score: score compared with the threshold: Mahalanobis distance to the nearest center, to the predicted class's
+            or to the farthest, or negative log density. "auto": nearest; density (energy) for the linear head.
+        outlier_percentile: percentile for --outliers percentile; the starting percentile for annealed, which ends at 100.
+        outlier_quantile: quantile for --outliers chi2.
+        outlier_refit_interval: steps between closed-form refits of the Gaussians that score outliers during training; 0 scores
+            with the head being trained.
     """
 
     constraint: Constraint = "moments"
@@ -204,46 +210,47 @@ class LossSettings(_Settings):
             self.moment_variant == "published"
             and ((self.moment_order or 1) > 2 or self.constraint != "moments" or self.moment_whiten),
             f"moment_variant: got 'published' with order {self.moment_order}, constraint {self.constraint!r}, moment_whiten "
-            f"{self.moment_whiten}; expected order 1 or 2 of the constraint 'moments' without whitening",
+            f"{self.moment_whiten}; expected order 1 or 2 and constraint 'moments' without whitening",
         )
         _refuse_if(
             self.outliers == "chi2" and self.outlier_score not in ("auto", "nearest", "assigned"),
-            f"outliers: got 'chi2' with score {self.outlier_score!r}, expected the score 'nearest' or 'assigned': only that "
-            "distance follows the chi-square law",
+            f"outliers: got 'chi2' with outlier_score {self.outlier_score!r}, expected 'nearest' or 'assigned': only those "
+            "distances follow a chi-square distribution",
         )
 
     def check_head(self, head: Head) -> None:
-        """Refuse a loss that needs centers where the head has none.
+        """Reject a loss that needs centers if `head` has none.
 
         Raises:
-            ValueError: naming the setting, what was got and what was expected.
+            ValueError: naming the setting.
         """
         if head != "linear":
             return
         _refuse_if(
             bool(self.moment_order),
-            f"moment_order: got {self.moment_order} with head 'linear', expected 0: it has no centers to constrain",
+            f"moment_order: got {self.moment_order} with head 'linear', expected 0: the linear head has no centers",
         )
         _refuse_if(
             self.constraint != "moments",
-            f"constraint: got {self.constraint!r} with head 'linear', expected a head with centers",
+            f"constraint: got {self.constraint!r} with head 'linear', expected head 'aagmm' or 'kmeans': the linear head "
+            "has no centers",
         )
         _refuse_if(
             self.outliers == "chi2",
-            "outliers: got 'chi2' with head 'linear', expected a head with centers: only distances to centers follow the "
-            "chi-square law",
+            "outliers: got 'chi2' with head 'linear', expected head 'aagmm' or 'kmeans': the linear head has no centers",
         )
         _refuse_if(
             self.outliers != "none" and self.outlier_score not in ("auto", "density"),
-            f"outlier_score: got {self.outlier_score!r} with head 'linear', expected 'density': it has no centers",
+            f"outlier_score: got {self.outlier_score!r} with head 'linear', expected 'density': the linear head has no centers",
         )
         _refuse_if(
             self.outlier_refit_interval > 0,
-            f"outlier_refit_interval: got {self.outlier_refit_interval} with head 'linear', expected 0: it has no mixture",
+            f"outlier_refit_interval: got {self.outlier_refit_interval} with head 'linear', expected 0: the linear head "
+            "has no Gaussians to refit",
         )
 
     def for_head(self: _Loss, head: Head) -> _Loss:
-        """The same settings with the defaults filled in that depend on the head.
+        """These settings with the defaults that depend on the head filled in.
 
         Raises:
             ValueError: as `check_head`.
@@ -258,24 +265,25 @@ class LossSettings(_Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings(_Settings):
-    """Steps, batches, optimiser, learning rate and averaging of the weights.
+    """Steps, batches, optimiser, learning rate and weight averaging.
 
     Attributes:
-        steps: optimiser steps.
-        labeled_batch_size: labelled images a step.
-        unlabeled_batch_size: unlabelled images a step, each seen in a weak and in a strong view.
-        accumulate: number of parts that a batch is split into to save memory; gradients add up.
-        forward: "joint": one pass over all views. "split": the weak view without gradient, faster but another algorithm.
-        optimizer: sgd (Nesterov) or adamw.
+        steps: number of optimiser steps.
+        labeled_batch_size: labelled images per step.
+        unlabeled_batch_size: unlabelled images per step; each is used in a weak and a strong view.
+        accumulate: split each batch into this many parts and accumulate their gradients, to save memory.
+        forward: "joint" runs all views through the network in one pass. "split" computes the weak views without gradient, which
+            is faster but changes the algorithm.
+        optimizer: sgd (with Nesterov momentum) or adamw.
         lr: learning rate.
-        head_lr_factor: the head's learning rate is this many times `lr`.
-        momentum: of sgd.
-        weight_decay: not applied to biases, norm layers, centers and variances.
-        clip_norm: largest gradient norm; 0 for no clipping.
-        schedule: "cosine": lr cos(7 pi s / 16 S).
-        warmup_steps: steps over which the learning rate rises to `lr`.
-        ema_decay: of the averaged model that is evaluated and saved; it grows to this value over the first steps,
-            min(ema_decay, (1 + s) / (10 + s)).
+        head_lr_factor: multiply the learning rate by this for the head.
+        momentum: momentum of sgd.
+        weight_decay: weight decay, not applied to biases, norm layers, centers and variances.
+        clip_norm: clip the gradient to this norm; 0 disables clipping.
+        schedule: learning rate over time. "cosine": lr * cos(7/16 pi s/S) at step s of S.
+        warmup_steps: increase the learning rate linearly over this many steps at the start.
+        ema_decay: decay of the weight average (EMA) that is evaluated and saved. Early in training it is smaller,
+            (1 + s) / (10 + s) at step s.
     """
 
     steps: int = _at_least(1200, 1)
@@ -295,22 +303,24 @@ class OptimizerSettings(_Settings):
 
     def _check(self) -> None:
         super()._check()
-        _refuse_if(self.ema_decay == 1.0, "ema_decay: got 1.0, expected less: the averaged model would never move")
-        _refuse_if(self.momentum == 1.0, "momentum: got 1.0, expected less: old gradients would never fade")
+        _refuse_if(
+            self.ema_decay == 1.0, "ema_decay: got 1.0, expected less than 1: the averaged model would never change"
+        )
+        _refuse_if(self.momentum == 1.0, "momentum: got 1.0, expected less than 1: old gradients would never decay")
 
     def check_policy(self, policy: Policy) -> None:
-        """Refuse batches without unlabelled samples where the policy needs some.
+        """Reject an empty unlabelled batch if the policy needs one.
 
         Raises:
-            ValueError: naming the setting, what was got and what was expected.
+            ValueError: naming the setting.
         """
         _refuse_if(
             policy != "supervised" and self.unlabeled_batch_size == 0,
-            f"unlabeled_batch_size: got 0 with policy {policy!r}, expected at least 1; or take policy 'supervised'",
+            f"unlabeled_batch_size: got 0 with policy {policy!r}, expected at least 1; or use policy 'supervised'",
         )
 
     def for_policy(self: _Optimizer, policy: Policy) -> _Optimizer:
-        """The same settings with no unlabelled batch where the policy uses none.
+        """These settings, with no unlabelled batch if the policy is "supervised".
 
         Raises:
             ValueError: as `check_policy`.
@@ -321,25 +331,25 @@ class OptimizerSettings(_Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(_Settings):
-    """How the run is carried out and recorded, and where.
+    """Seed, device, precision, logging, checkpoints and the run directory.
 
     Attributes:
-        seed: of everything: labelled set, initial weights, batches, views.
-        device: "auto" takes cuda, then mps, then cpu.
-        precision: of the network under autocast; head and constraint stay in float32.
-        channels_last: memory layout of the network.
+        seed: random seed for the labelled set, initial weights, batches and augmentation.
+        device: "auto" uses cuda if available, else mps, else cpu.
+        precision: precision of the network (autocast); head and constraint always use float32.
+        channels_last: use the channels-last memory layout.
         compile: compile the network with torch.compile.
-        max_skipped_steps: skipped steps in a row (loss or gradient not finite) after which the run stops.
-        eval_interval: steps between evaluations on the test images; 0 for one at the end.
-        log_interval: steps between lines of metrics.jsonl.
-        checkpoint_interval: steps between checkpoints; 0 for one at the end.
-        keep_checkpoints: how many of the newest checkpoints stay on disk.
-        tracker: where else metrics go.
-        progress: show progress while training.
-        run_dir: directory of the run; by default runs/ and a name made of the settings.
-        resume: continue the run in `run_dir`, which must exist; "auto" starts it if it does not, so that one command serves to
-            start and to restart.
-        overwrite: delete the run in `run_dir` and start again.
+        max_skipped_steps: stop after this many consecutive skipped steps; steps with a non-finite loss or gradient are skipped.
+        eval_interval: steps between evaluations on the test images; 0 evaluates only at the end.
+        log_interval: steps between lines in metrics.jsonl.
+        checkpoint_interval: steps between checkpoints; 0 saves only at the start and the end.
+        keep_checkpoints: number of most recent checkpoints to keep.
+        tracker: also log metrics to this tracker.
+        progress: show a progress display.
+        run_dir: directory to write the run to. Default: runs/ plus a name made from the settings.
+        resume: resume the run in --run-dir. "auto" resumes it if it exists and starts it otherwise, so the same command works
+            for both.
+        overwrite: delete the run in --run-dir and start over.
     """
 
     seed: int = _within(0, 0, 2**63 - 1)
@@ -362,11 +372,11 @@ class RunSettings(_Settings):
         super()._check()
         _refuse_if(
             bool(self.resume) and self.overwrite,
-            "resume and overwrite: got both, expected one of them: overwriting deletes the run that resume continues",
+            "resume and overwrite: got both, expected at most one: overwrite would delete the run to resume",
         )
 
 
-#: The groups by the name of their section in the help, in the order of the fields.
+#: Section title in the help -> group, in the order of the fields.
 GROUPS: dict[str, type[_Settings]] = {
     "data": DataSettings,
     "model": ModelSettings,
@@ -376,15 +386,15 @@ GROUPS: dict[str, type[_Settings]] = {
 }
 
 
-# The bases stand in reverse: a dataclass takes the fields of its last base first.
+# Bases in reverse order: a dataclass collects fields from its last base first.
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, DataSettings):
-    """All settings of one training run, flat. The defaults train on scikit-learn's digits in well under a minute.
+    """All settings of a training run. The defaults train on scikit-learn's digits in well under a minute.
 
-    The fields are those of `DataSettings`, `ModelSettings`, `LossSettings`, `OptimizerSettings` and `RunSettings`.
+    Fields: those of `DataSettings`, `ModelSettings`, `LossSettings`, `OptimizerSettings` and `RunSettings`.
 
     Attributes:
-        preset_name: the preset that the settings started from; set by `TrainConfig.preset` and --preset.
+        preset_name: name of the preset these settings are based on; set by `TrainConfig.preset` and --preset.
     """
 
     preset_name: str | None = None
@@ -396,16 +406,16 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
 
     @classmethod
     def preset(cls, name: str, **settings: Any) -> "TrainConfig":
-        """The settings of a preset (see ``momatch train --help``), with `settings` on top.
+        """A preset (listed in ``momatch train --help``), overridden by `settings`.
 
         Raises:
-            ValueError: if there is no such preset, or as `from_dict`.
+            ValueError: if the preset is unknown, or as `from_dict`.
         """
         return cls.from_dict({**preset_settings(name), **settings})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":
-        """The defaults with `values` in their place.
+        """The defaults, overridden by `values`.
 
         Raises:
             ValueError: if a key is unknown (with a suggestion), or a value has the wrong type or is out of range.
@@ -413,7 +423,7 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
         return cls().updated(values, source=source)
 
     def updated(self, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":
-        """This config with `values` in place of its own.
+        """This config, overridden by `values`.
 
         Raises:
             ValueError: as `from_dict`.
@@ -424,7 +434,7 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
                 close = difflib.get_close_matches(str(key).replace("-", "_"), known, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
                 raise ValueError(f"{source}: got the unknown key {key!r}; {hint}")
-        # JSON and TOML write 1.0 as 1.
+        # JSON and TOML may have 1 for 1.0.
         exact: dict[str, Any] = {
             key: float(value) if known[key].type is float and type(value) is int else value
             for key, value in values.items()
@@ -432,14 +442,14 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
         return replace(self, **exact)
 
     def resolved(self) -> "TrainConfig":
-        """The same settings with every default that depends on other settings filled in."""
+        """These settings with all defaults that depend on other settings filled in."""
         config = self.for_head(self.head).for_policy(self.policy)
         size = 16 if self.image_size is None and self.dataset == "digits" else self.image_size
         run_dir = self.run_dir if self.run_dir is not None else str(PurePath("runs", config._run_name(self)))
         return replace(config, image_size=size, run_dir=run_dir)
 
     def _run_name(self, given: "TrainConfig") -> str:
-        """The name of a run with these settings, resolved from those that were given."""
+        """Run name for these resolved settings; `given` are the settings before they were resolved."""
         width = f"{self.embedding_dim}d" if self.embedding_dim else "wide"
         words = [
             *(PurePath(self.dataset).stem or "data", self.labels_per_class, self.head, width),
@@ -448,7 +458,7 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
         return "-".join(map(str, words)) + given._fingerprint()
 
     def _fingerprint(self) -> str:
-        """A few letters that differ where settings differ that the name of a run does not spell out; none for the defaults."""
+        """Short hash of the non-default settings that the run name does not spell out; empty if there are none."""
         named = {"dataset", "labels_per_class", "head", "embedding_dim", "moment_order", "policy", "seed"}
         others = {
             field.name: getattr(self, field.name)
@@ -456,34 +466,29 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
             if field.name not in RUNTIME_KEYS | named and getattr(self, field.name) != field.default
         }
         if self.dataset != PurePath(self.dataset).stem:
-            # A path, of which the name of the run has the last part alone: site1/photos, site2/photos and photos.csv.
+            # The run name has only the stem of a path: site1/photos, site2/photos and photos.csv share it.
             others["dataset"] = str(Path(self.dataset).expanduser().resolve())
         return "-" + hashlib.sha256(repr(sorted(others.items())).encode()).hexdigest()[:6] if others else ""
 
     def first_difference(self, other: "TrainConfig") -> str | None:
-        """The first setting by which two resolved configs would give another result; None if they are the same run."""
+        """Name of the first setting that affects the result and differs from `other`; None if none does. Both are resolved."""
         names = (field.name for field in fields(self) if field.name not in RUNTIME_KEYS)
         return next((name for name in names if getattr(self, name) != getattr(other, name)), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as plain values."""
+        """All settings as a dict of plain values."""
         return asdict(self)
 
 
 def check_type(name: str, value: object, expected: Any) -> None:
-    """Refuse a value that is not of its field's type.
-
-    Args:
-        name: of the field.
-        value: that it was given.
-        expected: its annotation: a type, a Literal or a union of them.
+    """Check that `value` matches the annotation `expected`: a type, a Literal or a union of those.
 
     Raises:
-        ValueError: with a suggestion where a name is misspelt.
+        ValueError: starting with `name`; suggests a close match for a misspelt choice.
     """
     options = get_args(expected) if get_origin(expected) in (UnionType, Union) else (expected,)
     types = [option for option in options if get_origin(option) is not Literal]
-    # bool is an int to Python, but not to a reader.
+    # Not isinstance: True must not pass as an int.
     if type(value) in types or (float in types and type(value) is int):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name}: got {value}, expected a finite number")

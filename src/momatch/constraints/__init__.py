@@ -1,4 +1,4 @@
-"""Constraints: losses that make every cluster of embeddings Gaussian. `MomentConstraint` is the paper's."""
+"""Losses that make every cluster of embeddings Gaussian. `MomentConstraint` is the paper's."""
 
 from momatch.constraints.kl import KLConstraint
 from momatch.constraints.mmd import MMDConstraint

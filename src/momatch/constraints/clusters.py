@@ -1,11 +1,11 @@
-"""Samples grouped by cluster: what every constraint needs before its own formula starts.
+"""Groups samples by cluster, as input for the constraints.
 
-A constraint looks at residuals u = z - mu_k of the samples of cluster k, each with a weight. Both forms of assignment become
-one layout, `Groups`: B batches of m residuals with C columns of weights, B * C = K clusters.
+A constraint uses the weighted residuals u = z - mu_k of cluster k. `Groups` holds B batches of m residuals with C
+columns of weights, B * C = K clusters, in one of three layouts:
 
-- hard labels, flat: B = 1, C = K. One residual a sample, to its own center; the weights are one-hot.
-- hard labels, padded: B = K, C = 1. Samples sorted into their clusters, so that pairs of different clusters never meet. It
-  needs the cluster sizes on the host and is therefore used only where reading them is free.
+- hard labels, flat: B = 1, C = K. One residual per sample, to its own center; the weights are one-hot.
+- hard labels, padded: B = K, C = 1. Samples sorted by cluster, so that no pairs across clusters are computed. It needs the
+  cluster sizes on the host, so it is used only if reading them is free.
 - soft weights: B = K, C = 1. Every sample has a residual to every center.
 """
 
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from momatch.numerics.checks import check_embeddings, check_labels, is_readable
 from momatch.numerics.precision import full_precision
 
-#: Pairs worked on at once: large enough to keep the cores busy, small enough that a dozen such tensors stay in cache.
+#: Maximum number of pairs processed at once: enough to keep all cores busy, while a dozen such tensors stay in cache.
 PAIRS_AT_ONCE = 1 << 18
 
 
@@ -29,10 +29,10 @@ class Groups:
     """Weighted residuals by cluster.
 
     Attributes:
-        residuals: u = z - mu, divided by sigma where whitened, (B, m, D).
-        weights: how much of each sample is in the cluster, (B, m, C).
-        totals: n_k, the cluster's summed weight, (B, C).
-        n: how many samples the batch has; a cluster counts n_k / n.
+        residuals: u = z - mu, divided by sigma if whitened, (B, m, D).
+        weights: membership of each sample in the cluster, (B, m, C).
+        totals: n_k, total weight of the cluster, (B, C).
+        n: number of samples in the batch; a cluster has weight n_k / n in the loss.
     """
 
     residuals: Float[Tensor, "B m D"]
@@ -42,11 +42,11 @@ class Groups:
 
     @property
     def shares(self) -> Float[Tensor, "B C"]:
-        """n_k / n, each cluster's say in the loss."""
+        """n_k / n, the weight of each cluster in the loss."""
         return self.totals / self.n
 
     def mean(self, features: Float[Tensor, "B m F"]) -> Float[Tensor, "B C F"]:
-        """Each cluster's mean of per-sample features; 0 for an empty cluster."""
+        """Mean of per-sample features over each cluster; 0 for an empty cluster."""
         return self.divide_by_totals(self.weights.transpose(1, 2) @ features)
 
     def divide_by_totals(self, sums: Float[Tensor, "B C F"]) -> Float[Tensor, "B C F"]:
@@ -66,13 +66,13 @@ def check_clusters(
     *,
     whiten: bool = False,
 ) -> None:
-    """Check the arguments that all constraints share.
+    """Check the arguments of a constraint.
 
     Raises:
-        ValueError: naming the argument, what was got and what was expected.
+        ValueError: naming the argument.
     """
     if centers.ndim != 2 or 0 in centers.shape:
-        raise ValueError(f"centers: got shape {tuple(centers.shape)}, expected (K, D) with K and D of at least 1")
+        raise ValueError(f"centers: got shape {tuple(centers.shape)}, expected (K, D) with K and D at least 1")
     check_embeddings(z, centers.shape[1], batch_dims=1)
     if whiten and variances is None:
         raise ValueError(
@@ -80,7 +80,7 @@ def check_clusters(
         )
     if variances is not None and variances.shape != centers.shape:
         raise ValueError(
-            f"variances: got shape {tuple(variances.shape)}, expected {tuple(centers.shape)} as the centers"
+            f"variances: got shape {tuple(variances.shape)}, expected {tuple(centers.shape)} like the centers"
         )
     if variances is not None and is_readable(variances) and not bool((variances > 0).all()):
         raise ValueError("variances: got values that are not positive (or NaN), expected positive ones")
@@ -104,14 +104,14 @@ def group(
     *,
     padded: bool = False,
 ) -> Groups:
-    """Lay the samples out by cluster.
+    """Group samples by cluster.
 
     Args:
         z: embeddings, (n, D).
         centers: (K, D).
         assignment: class numbers (n,) or weights (n, K).
-        variances: divide residuals by their roots; None for unscaled residuals.
-        padded: use the padded layout for hard labels where it takes fewer pairs than the flat one and the sizes can be read.
+        variances: divide residuals by their square roots; None for no scaling.
+        padded: use the padded layout for hard labels if it has fewer pairs than the flat one and the sizes can be read.
     """
     K = len(centers)
     scales = None if variances is None else variances.rsqrt()
@@ -120,7 +120,7 @@ def group(
         residuals = residuals if scales is None else residuals * scales.unsqueeze(1)
         weights = assignment.to(residuals.dtype).t().unsqueeze(-1)  # (K, n, 1)
         return Groups(residuals, weights, weights.sum(1), len(z))
-    # Off the CPU a label out of range is not noticed: its weights are all zero, and the clamp keeps the look-up legal.
+    # Labels out of range are not detected on accelerators: their weights are 0, and the clamp keeps indexing valid.
     own = assignment.long().clamp(0, K - 1)
     residuals = z - centers[own]
     residuals = residuals if scales is None else residuals * scales[own]
@@ -136,7 +136,7 @@ def group(
 def checked_groups(
     z: Tensor, centers: Tensor, assignment: Tensor, variances: Tensor | None, *, whiten: bool
 ) -> tuple[Groups, torch.dtype]:
-    """Check the arguments and lay the samples out by cluster; returns the groups and the dtype they are in."""
+    """Check the arguments and group samples by cluster; returns the groups and their dtype."""
     check_clusters(z, centers, assignment, variances, whiten=whiten)
     dtype, without_autocast = full_precision(z, centers)
     with without_autocast:
@@ -149,8 +149,8 @@ def pair_sum(
 ) -> Float[Tensor, ""]:
     """sum_k n_k/n * mean over all pairs (i, j) of cluster k of a symmetric function S(u_i, u_j).
 
-    Memory is O(pairs) up to `PAIRS_AT_ONCE` pairs; beyond, the pairs are taken in tiles whose intermediates are dropped and
-    computed again in the backward pass, so that memory stays linear in the number of samples.
+    Beyond `PAIRS_AT_ONCE` pairs, they are processed in tiles that are recomputed in the backward pass, so that memory is linear
+    in the number of samples.
     """
     u, factors = groups.residuals, groups.pair_factors()
     B, m, _ = u.shape
@@ -177,7 +177,7 @@ def pair_sum(
 
 
 def _pad(residuals: Tensor, own: Tensor, sizes: Tensor, longest: int) -> Groups:
-    """Sort residuals into (K, longest, D), with weight 0 where a cluster has fewer."""
+    """Sort residuals into (K, longest, D), padded with weight 0."""
     n, D = residuals.shape
     order = torch.argsort(own, stable=True)
     starts = sizes.cumsum(0) - sizes

@@ -1,7 +1,7 @@
-"""The moment loss from the moments themselves: each unique monomial once, for embeddings of few dimensions.
+"""The moment loss from the moments themselves, for embeddings of few dimensions.
 
-The D^p cells of a moment tensor hold only C(D + p - 1, p) different numbers (330 of 4096 at D = 8, p = 4); each counts as often
-as its indices can be arranged.
+The D^p cells of a moment tensor hold only C(D + p - 1, p) unique monomials (330 of 4096 at D = 8, p = 4). Each is computed once
+and weighted by the number of its index orderings.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from momatch.constraints.cells import ARRANGEMENTS, NORMAL_MOMENTS, Partition, cell_weights
 from momatch.constraints.clusters import Groups
 
-#: Monomials of this many samples at once: beyond, they are dropped and computed again in the backward pass.
+#: Maximum number of monomial values kept for the backward pass; beyond, they are recomputed in it.
 MONOMIALS_AT_ONCE = 1 << 19
 
 
@@ -24,10 +24,10 @@ class Monomials(NamedTuple):
     """All monomials of degree 1 to p in D variables, by degree.
 
     Attributes:
-        parents: for each degree from 2, the monomial of one degree less that each extends, (F_p,).
-        last: for each degree from 2, the variable that it is multiplied by, (F_p,).
-        weights: what each counts in the loss, arrangements included, (F,).
-        targets: its mean under N(0, I), (F,).
+        parents: for each degree from 2, index of the monomial of the previous degree that each one extends, (F_p,).
+        last: for each degree from 2, the variable it is multiplied by, (F_p,).
+        weights: weight of each in the loss, including orderings, (F,).
+        targets: mean of each under N(0, I), (F,).
     """
 
     parents: tuple[Integer[Tensor, " F_p"], ...]
@@ -37,7 +37,7 @@ class Monomials(NamedTuple):
 
 
 def monomial_count(D: int, order: int) -> int:
-    """How many monomials of degree 1 to `order` there are in D variables."""
+    """Number of monomials of degree 1 to `order` in D variables."""
     return comb(D + order, order) - 1
 
 
@@ -47,11 +47,11 @@ def explicit_moment_loss(groups: Groups, order: int, order_weights: tuple[float,
     Args:
         groups: residuals by cluster.
         order: p, 1 to 4.
-        order_weights: what each order weighs.
+        order_weights: weight of each order.
     """
     u = groups.residuals
-    # The compiler cannot see a cache; it takes the table in as a constant.
-    monomials = _build_monomials if torch.compiler.is_compiling() else _kept_monomials
+    # torch.compile does not support lru_cache; it embeds the table as a constant.
+    monomials = _build_monomials if torch.compiler.is_compiling() else _cached_monomials
     table = monomials(u.shape[-1], order, order_weights, u.device, u.dtype)
     errors = (_mean_monomials(groups, table) - table.targets).square() @ table.weights  # (B, C)
     return (groups.shares * errors).sum()
@@ -82,7 +82,7 @@ def _evaluate(u: Float[Tensor, "B m D"], table: Monomials) -> Float[Tensor, "B m
 def _build_monomials(
     D: int, order: int, order_weights: tuple[float, ...], device: torch.device, dtype: torch.dtype
 ) -> Monomials:
-    """The table for one setting, on the device."""
+    """Build the table on the device."""
     of_class = cell_weights(D, order, order_weights)
     monomials: list[tuple[int, ...]] = [(d,) for d in range(D)]
     partitions = [_partition(indices) for indices in monomials]
@@ -104,16 +104,16 @@ def _build_monomials(
 
 
 def _partition(indices: tuple[int, ...]) -> Partition:
-    """The multiplicities of a monomial's indices, which come sorted."""
+    """The multiplicities of a monomial's indices, in descending order."""
     counts = [indices.count(i) for place, i in enumerate(indices) if i not in indices[:place]]
     return tuple(sorted(counts, reverse=True))
 
 
 @lru_cache(maxsize=64)
-def _kept_monomials(
+def _cached_monomials(
     D: int, order: int, order_weights: tuple[float, ...], device: torch.device, dtype: torch.dtype
 ) -> Monomials:
-    """Kept between steps: building the table is slow, and copying it to an accelerator would stall."""
-    # A table made inside of inference_mode could not be trained with later.
+    """Cached table: building it is slow, and copying it to an accelerator needs a host sync."""
+    # A table built in inference_mode could not be used for training later.
     with torch.inference_mode(False):
         return _build_monomials(D, order, order_weights, device, dtype)

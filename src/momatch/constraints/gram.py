@@ -1,13 +1,13 @@
-"""The moment loss from Gram matrices: O(n^2 D) time and O(n^2) memory whatever the order, where the cells number D^p.
+"""The moment loss from Gram matrices: O(n^2 D) time and O(n^2) memory for any order, instead of D^p cells.
 
 The sum over a class's cells of the product of two samples' monomials is a polynomial in the Gram matrices P_r = (u^r)(u^r)^T
 (docs/method.md, "The Gram identity"), so sum_cells M^2 is its mean over the pairs of a cluster. The target is 0 in all classes
-but (2), (4) and (2, 2). The first two have D cells and are taken as they stand. For (2, 2) the target goes into the samples:
+but (2), (4) and (2, 2). The first two have D cells and are computed directly. For (2, 2) the target is subtracted per sample:
 with v = u^2 - 1, V = v v^T and x = sum_d v,
 
     sum over d != e of (u_d^2 u_e^2 - 1)(u'_d^2 u'_e^2 - 1) = V (2 P_2 - V) + 2 x x' - (u^4 - 1)(u'^4 - 1)^T,
 
-which has no large terms to cancel when the moments are met.
+which avoids cancellation of large terms when the moments are close to the target.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ def gram_moment_loss(groups: Groups, order: int, weights: dict[Partition, float]
     Args:
         groups: residuals by cluster.
         order: p, 1 to 4.
-        weights: what one cell of each class weighs.
+        weights: weight of one cell of each class.
     """
 
     def of_pairs(rows: Tensor, columns: Tensor) -> Tensor:
@@ -44,11 +44,11 @@ def gram_moment_loss(groups: Groups, order: int, weights: dict[Partition, float]
 def _pair_polynomial(
     rows: Float[Tensor, "b r D"], columns: Float[Tensor, "b c D"], order: int, weights: dict[Partition, float]
 ) -> Float[Tensor, "b r c"]:
-    """sum over cells of weight * (product of both samples' monomials, targets taken off), for every pair.
+    """sum over cells of weight * (product of both samples' monomials, minus targets), for every pair.
 
     The classes' polynomials (docs/method.md has their table) are collected by powers of P_1.
     """
-    w: dict[Partition, float] = defaultdict(float, weights)  # a class without cells weighs nothing
+    w: dict[Partition, float] = defaultdict(float, weights)  # classes without cells have weight 0
     P1 = _gram(rows, columns)
     if order == 1:
         return w[1,] * P1

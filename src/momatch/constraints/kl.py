@@ -1,4 +1,4 @@
-"""KL divergence of a cluster's own Gaussian fit, for comparison with the moments (docs/method.md, "Other constraints")."""
+"""KL divergence to a Gaussian, an alternative to moments (docs/method.md, "Other constraints")."""
 
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
@@ -8,16 +8,16 @@ from momatch.numerics.precision import full_precision
 
 
 class KLConstraint(nn.Module):
-    """KL divergence from each cluster's own diagonal Gaussian fit to the Gaussian of the head, in closed form.
+    """KL divergence from a diagonal Gaussian fitted to each cluster to the Gaussian of the head, in closed form.
 
         KL = 1/2 sum_d [ s_d^2 / var_d + (m_d - mu_d)^2 / var_d - 1 - log(s_d^2 / var_d) ]
 
-    with m and s^2 the mean and (biased) variance of the cluster's embeddings. It sees positions and widths only, as the ELBO's
-    term does: correlations and shape pass unnoticed.
+    with m and s^2 the mean and (biased) variance of the cluster's embeddings. Like the KL term of the
+    ELBO, it constrains only means and variances, not correlations or shape.
 
     Args:
-        whiten: compare with the head's variances; otherwise with 1.
-        floor: the smallest s^2 / var that is told apart, so that a single sample has a finite divergence.
+        whiten: use the head's variances as var; otherwise 1.
+        floor: lower bound on s^2 / var in the logarithm, so that a single sample has a finite divergence.
 
     Raises:
         ValueError: if `floor` is not positive.
@@ -41,7 +41,7 @@ class KLConstraint(nn.Module):
         groups, _ = checked_groups(z, centers, assignment, variances, whiten=self.whiten)
         with full_precision(z)[1]:
             u, weights = groups.residuals, groups.weights
-            means = groups.mean(u)  # (B, C, D), about the center and in units of the head's sigma
+            means = groups.mean(u)  # (B, C, D), relative to the center; in units of sigma if whitened
             deviations = u.unsqueeze(2) - means.unsqueeze(1)  # (B, m, C, D)
             spread = groups.divide_by_totals((weights.unsqueeze(-1) * deviations.square()).sum(1))
             divergence = 0.5 * (spread + means.square() - 1.0 - spread.clamp_min(self.floor).log()).sum(-1)

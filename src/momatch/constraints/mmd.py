@@ -1,4 +1,4 @@
-"""Maximum mean discrepancy to a Gaussian, for comparison with the moments (docs/method.md, "Other constraints")."""
+"""Maximum mean discrepancy to a Gaussian, an alternative to moments (docs/method.md, "Other constraints")."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from momatch.constraints.clusters import checked_groups, pair_sum
 from momatch.numerics.precision import full_precision
 
-#: Several kernel widths at once, as factors on the median heuristic's squared width.
+#: Kernel widths, as factors on the squared width of the median heuristic.
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -18,20 +18,20 @@ class MMDConstraint(nn.Module):
 
         MMD^2 = mean_ij k(u_i, u_j) - 2 mean_i E k(u_i, g) + E k(g, g'),   k(a, b) = exp(-|a - b|^2 / (2 s^2))
 
-    For a Gaussian target both expectations are known, so nothing need be sampled:
+    For a Gaussian target both expectations have a closed form:
     E k(u, g) = (s^2/(s^2+1))^(D/2) exp(-|u|^2 / (2 (s^2+1))) and E k(g, g') = (s^2/(s^2+2))^(D/2).
 
     Args:
-        bandwidths: factors on the median heuristic's s^2; their kernels are averaged.
-        samples: 0 for the closed form; otherwise how many draws of N(0, I) stand for the target, anew at each call.
-        whiten: divide residuals by the head's sigma, so that the head's own Gaussian is the target.
-        generator: where `samples` come from; None for torch's default.
+        bandwidths: factors on the median heuristic's s^2; the kernels are averaged.
+        samples: 0 for the closed form; otherwise the number of samples of N(0, I), drawn at each call, that replace it.
+        whiten: divide residuals by the head's sigma, so that the target is the head's Gaussian.
+        generator: for `samples`; None for torch's default.
 
-    The median heuristic takes for 2 s^2 the median squared distance between two draws of the target (about 2 D). The residuals
-    have no say in it: a width that shrank with them would hide a collapse.
+    The median heuristic sets 2 s^2 to the median squared distance between two samples of the target (about 2 D). It does not
+    depend on the residuals: a width that shrank with them would hide a collapse.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: if an argument is out of range.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MMDConstraint(nn.Module):
         if not bandwidths or not all(0 < bandwidth < torch.inf for bandwidth in bandwidths):
             raise ValueError(f"bandwidths: got {bandwidths!r}, expected one or more positive, finite numbers")
         if not isinstance(samples, int) or samples < 0:
-            raise ValueError(f"samples: got {samples!r}, expected 0 (closed form) or a positive number of draws")
+            raise ValueError(f"samples: got {samples!r}, expected 0 (closed form) or a positive number of samples")
         self.bandwidths = tuple(float(bandwidth) for bandwidth in bandwidths)
         self.samples = samples
         self.whiten = whiten
@@ -82,8 +82,8 @@ class MMDConstraint(nn.Module):
         return f"bandwidths={self.bandwidths}, samples={self.samples}, whiten={self.whiten}"
 
     def _widths(self, D: int, like: Tensor) -> Float[Tensor, " S"]:
-        """s^2 for each kernel; filled in on the device, because a copy to it would stall an accelerator."""
-        # The median of chi-square with D degrees of freedom, by Wilson and Hilferty; |g - g'|^2 is twice that.
+        """s^2 for each kernel; filled on the device, because copying it there would need a host sync."""
+        # Median of |g - g'|^2: twice that of chi-square with D degrees of freedom (Wilson-Hilferty approximation).
         median = 2.0 * D * (1.0 - 2.0 / (9.0 * D)) ** 3
         return torch.cat([like.new_full((1,), 0.5 * factor * median) for factor in self.bandwidths])
 

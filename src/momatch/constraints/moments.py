@@ -1,10 +1,10 @@
-"""The Method-of-Moments constraint: every latent cluster's moments of order 1 to p are those of a Gaussian.
+"""The method-of-moments constraint: the moments of order 1 to p of every cluster should be those of a Gaussian.
 
     loss_p = sum_k n_k/n * mean over non-empty classes of [mean over the class's cells of (M - T)^2]
     loss   = sum_{q <= p} w_q loss_q
 
-M is the cluster's sample moment tensor with D^p cells, T that of N(0, I). docs/method.md, "The constraint", explains it; the
-two exact ways to compute it without the cells stand in `momatch.constraints.gram` and `momatch.constraints.explicit`.
+M is the cluster's sample moment tensor with D^p cells, T that of N(0, I); see docs/method.md, "The constraint".
+`momatch.constraints.gram` and `momatch.constraints.explicit` compute it exactly without building the tensor.
 """
 
 import math
@@ -31,15 +31,15 @@ class MomentConstraint(nn.Module):
     """Penalises clusters whose moments are not those of a Gaussian around their center.
 
     Args:
-        order: p, 0 to 4; every order includes the lower ones, and 0 is no constraint.
-        whiten: divide residuals by the head's sigma, so that the Gaussian the head believes in is what is enforced; otherwise
-            the target is unit variance, as in the paper.
+        order: p, 0 to 4; includes all lower orders. 0 is no constraint.
+        whiten: divide residuals by the head's sigma, so that the target is the head's Gaussian; otherwise it has unit
+            variance, as in the paper.
         order_weights: w_1, ..., w_p.
-        method: "gram", "explicit" (both exact) or "auto", whichever is cheaper.
-        variant: "paper", the definition above, or "published", the numbers of the paper's published code (orders 1 and 2).
+        method: "gram" or "explicit" (both exact), or "auto" for the cheaper one.
+        variant: "paper", the definition above, or "published", which reproduces the paper's published code (orders 1 and 2).
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: if an argument is out of range.
 
     Example:
         >>> constraint = MomentConstraint(order=2)
@@ -67,8 +67,8 @@ class MomentConstraint(nn.Module):
         if variant == "published" and (order > 2 or whiten or tuple(order_weights[:order]) != PAPER_WEIGHTS[:order]):
             raise ValueError(
                 f"variant: got 'published' with order={order}, whiten={whiten}, order_weights={tuple(order_weights)}; expected "
-                "order 1 or 2, no whitening and the default weights: it repeats the published code, whose orders 3 and 4 "
-                "are defective; use variant='paper' for anything else"
+                "order 1 or 2, no whitening and the default weights: it reproduces the published code, whose orders 3 and 4 "
+                "are wrong; use variant='paper' for anything else"
             )
         self.order = int(order)
         self.whiten = whiten
@@ -88,12 +88,12 @@ class MomentConstraint(nn.Module):
         Args:
             z: embeddings, (n, D).
             centers: the head's centers, (K, D).
-            assignment: each sample's cluster: class numbers (n,) or weights (n, K), whose rows normally sum to 1.
+            assignment: clusters of the samples: class numbers (n,) or weights (n, K), whose rows normally sum to 1.
             variances: the head's variances, (K, D); used only with `whiten`.
 
         Raises:
-            ValueError: if shapes do not fit, the batch is empty, an assignment is out of range (checked on the CPU only;
-                elsewhere such a sample belongs to no cluster) or `whiten` has no variances.
+            ValueError: if shapes do not match, the batch is empty, an assignment is out of range (checked on the CPU only;
+                elsewhere such samples are ignored) or `whiten` is set without variances.
         """
         check_clusters(z, centers, assignment, variances, whiten=self.whiten)
         dtype, without_autocast = full_precision(z, centers)
@@ -111,7 +111,7 @@ class MomentConstraint(nn.Module):
             return gram_moment_loss(groups, self.order, cell_weights(z.shape[1], self.order, self.order_weights))
 
     def _explicit_is_cheaper(self, n: int, D: int) -> bool:
-        """n * monomials against n^2 pairs; below some 500 monomials the pairs' fixed cost is never repaid."""
+        """n * monomials against n^2 pairs; below about 500 monomials the fixed cost of the pairs dominates."""
         return monomial_count(D, self.order) <= max(n, 512)
 
     def extra_repr(self) -> str:
@@ -123,10 +123,10 @@ class MomentConstraint(nn.Module):
 
 
 def _published_moment_loss(groups: Groups, order: int) -> Float[Tensor, ""]:
-    """What the paper's published code computes at orders 1 and 2, to float tolerance (docs/method.md, "Decisions").
+    """Reproduces the paper's published code at orders 1 and 2, to float tolerance (docs/method.md, "Decisions").
 
-    Its second order leaves the variances out (and loses their half of the weight), bends the covariances by
-    N(x) = sign(x) (sqrt(|x| + 1/4) - 1/2), and the module returns the square of the sum.
+    Its second order ignores the variances (and their half of the weight), compresses the covariances by
+    N(x) = sign(x) (sqrt(|x| + 1/4) - 1/2), and returns the square of the sum.
     """
     u, counts = groups.residuals, groups.totals + 1e-7
     weighted = u.unsqueeze(2) * groups.weights.unsqueeze(-1)  # (B, m, C, D)
@@ -135,8 +135,8 @@ def _published_moment_loss(groups: Groups, order: int) -> Float[Tensor, ""]:
     D = u.shape[-1]
     if order == 2 and D > 1:
         second = torch.einsum("bmcd,bme->bcde", weighted, u) / counts[..., None, None]
-        bent = torch.where(second < 0, -1.0, 1.0) * ((second.abs() + 0.25).sqrt() - 0.5)
+        compressed = torch.where(second < 0, -1.0, 1.0) * ((second.abs() + 0.25).sqrt() - 0.5)
         off_diagonal = ~torch.eye(D, dtype=torch.bool, device=u.device)
-        covariances = (bent.square() * off_diagonal).sum((-2, -1)) / (D * (D - 1))
+        covariances = (compressed.square() * off_diagonal).sum((-2, -1)) / (D * (D - 1))
         loss = loss + PAPER_WEIGHTS[1] * 0.5 * (groups.shares * covariances).sum()
     return loss.square()

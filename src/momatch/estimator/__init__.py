@@ -1,4 +1,4 @@
-"""momatch for vectors, as a scikit-learn estimator (docs/estimator.md)."""
+"""A scikit-learn estimator for feature vectors (docs/estimator.md)."""
 
 from momatch.estimator.classifier import MoMatchClassifier as MoMatchClassifier
 

@@ -1,4 +1,4 @@
-"""`MoMatchClassifier`: few labels, many vectors, and a classifier that says "I don't know" (docs/estimator.md)."""
+"""`MoMatchClassifier`, a semi-supervised scikit-learn classifier that can reject outliers (docs/estimator.md)."""
 
 import copy
 import math
@@ -22,65 +22,67 @@ from momatch.numerics.checks import check_fraction
 
 
 class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Semi-supervised classifier of vectors with a Gaussian mixture at its end, which also tells outliers.
+    """Semi-supervised classifier for feature vectors that can also reject outliers.
 
-    Features are scaled, an encoder maps them to an embedding and the head models each class there as a Gaussian. Unlabelled
-    samples take part through pseudo-labels: what is sure in a weak view (little noise) must hold in a strong one (noise, masked
-    features, a step towards a neighbour). Labels that were spread over a graph of neighbours lead the way at first.
+    Features are scaled and encoded into an embedding, in which each class is modelled as a Gaussian. Unlabelled samples
+    contribute through pseudo-labels: a confident prediction on a weakly augmented sample (a little noise) is the target for a
+    strongly augmented one (more noise, masked features, a move towards a neighbour). Early in training, pseudo-labels are
+    guided by the given labels, spread over a nearest-neighbour graph.
 
-    A fit depends on the weighted set of samples: their order does not matter, and a sample with weight 3 is the same as three.
+    The fit does not depend on the order of the samples, and a sample of weight 3 is equivalent to three copies of it.
 
     Args:
-        encoder: "mlp", or "none": the scaled features are the embedding, and the head alone is trained.
-        hidden_sizes: width of each hidden layer of the perceptron.
-        embedding_dim: size of the embedding ("none": that of the features).
-        head: "aagmm" (Gaussians with variances of their own), "kmeans" (unit variances) or "linear" (no density:
-            `score_samples` is then its negative energy).
-        moment_order: moments that the constraint makes Gaussian, 1 to 4, each with the lower ones; 0 for no constraint; None
-            for 1, and 0 for the linear head.
+        encoder: "mlp", or "none" to use the scaled features as the embedding and train only the head.
+        hidden_sizes: width of each hidden layer of the MLP.
+        embedding_dim: size of the embedding; ignored with encoder "none".
+        head: "aagmm" (Gaussians with learned variances), "kmeans" (unit variances) or "linear" (no density; `score_samples`
+            returns the negative energy).
+        moment_order: highest moment constrained to be Gaussian, 1 to 4, including all lower ones; 0 disables the constraint.
+            None means 1, or 0 for the linear head.
         moment_weight: weight of the constraint in the loss.
-        policy: how pseudo-labels are weighed: "flexmatch", "fixmatch", "freematch", "softmatch"; "supervised" for none.
-        cutoff: confidence from which a pseudo-label counts (fixmatch, flexmatch).
+        policy: how pseudo-labels are weighted: "flexmatch", "fixmatch", "freematch" or "softmatch"; "supervised" uses none.
+        cutoff: minimum confidence for a pseudo-label to count (fixmatch, flexmatch).
         unlabeled_weight: weight of the pseudo-label loss.
-        scale: "feature" divides each feature by its standard deviation, "global" all by one number, "auto" chooses: global if
-            features seem to share a unit (the median deviation is at least a tenth of the largest).
-        graph_neighbors: nearest neighbours in a graph over which the labels are spread; what it says guides the pseudo-labels,
-            alone at first and less and less with every step. 0 for no graph.
-        neighbors: nearest neighbours towards which views move; 0 for none.
-        weak_move: largest way of a weak view towards such a neighbour, as a share of the distance.
-        strong_move: that of a strong view.
-        weak_noise: length of a weak view's noise, in distances between neighbours (the median one to the 10th).
-        strong_noise: that of a strong view.
-        mask: largest share of features that a strong view sets to their mean; less where that would go farther than neighbours
-            are.
-        steps: optimiser steps.
-        labeled_batch_size: labelled samples a step.
-        unlabeled_batch_size: samples of the pool (labelled and unlabelled ones) a step.
-        lr: learning rate of AdamW, falling as a cosine.
-        weight_decay: of the encoder's weights.
-        ema_decay: of the averaged model that predicts.
-        calibration_fraction: share of the distinct unlabelled samples that is kept out of training to calibrate p-values.
-        outlier_score: what p-values rank: "nearest" (Mahalanobis distance to the nearest center) or "density" (-log p(x));
-            "auto": nearest, and density for the linear head.
-        unlabeled: what `y` holds for unlabelled samples; None for missing values (None, NaN, NA).
-        rejected_label: what ``predict(X, reject=alpha)`` returns for outliers; None for -1, or "rejected" where classes are
-            names.
-        random_state: seed of the fit, as everywhere in scikit-learn.
-        verbose: 1 shows progress on stderr: steps, loss, share of pseudo-labels that count.
+        scale: "feature" divides each feature by its standard deviation, "global" divides all by the same number. "auto" uses
+            "global" if features seem to share a unit (median standard deviation at least a tenth of the largest).
+        graph_neighbors: number of nearest neighbours in the graph that guides the pseudo-labels; its weight falls from 1 to 0
+            during training. 0 disables it.
+        neighbors: number of nearest neighbours that an augmented sample may move towards; 0 disables moves.
+        weak_move: maximum move in weak augmentation, as a fraction of the distance to the neighbour.
+        strong_move: the same for strong augmentation.
+        weak_noise: norm of the noise in weak augmentation, in units of the typical distance between neighbours (median
+            distance to the 10th nearest).
+        strong_noise: the same for strong augmentation.
+        mask: maximum fraction of features that strong augmentation sets to their mean; limited so that a sample moves no
+            farther than neighbours are apart.
+        steps: number of optimiser steps.
+        labeled_batch_size: labelled samples per step.
+        unlabeled_batch_size: samples per step drawn from all samples, labelled or not.
+        lr: initial learning rate of AdamW, with a cosine schedule.
+        weight_decay: weight decay of the encoder's weights.
+        ema_decay: decay of the weight average (EMA) used for prediction.
+        calibration_fraction: fraction of the distinct unlabelled samples to keep out of training for calibrating p-values.
+        outlier_score: score that p-values are based on: "nearest" (Mahalanobis distance to the nearest center) or "density"
+            (-log p(x)). "auto" means nearest, or density for the linear head.
+        unlabeled: value in `y` that marks unlabelled samples; None for missing values (None, NaN, NA).
+        rejected_label: label that ``predict(X, reject=alpha)`` gives to outliers. None means -1, or "rejected" if classes are
+            strings.
+        random_state: int, RandomState or None, as in scikit-learn.
+        verbose: 1 shows progress on stderr.
 
     Attributes:
-        classes_: the classes, sorted.
-        n_features_in_: features of a sample.
-        feature_names_in_: their names, where `X` was a frame with names.
-        calibration_source_: which samples p-values are ranked among: "unlabeled" or "labeled" ones that were kept out of
-            training, or, where none could be spared, those of "training"; p-values are then approximate and tend to be small.
-        n_calibration_: how many those are.
+        classes_: class labels, sorted.
+        n_features_in_: number of features.
+        feature_names_in_: feature names, if `X` was a data frame with string column names.
+        calibration_source_: samples that p-values are calibrated on: "unlabeled" or "labeled" samples kept out of training, or
+            "training" if none could be spared. With "training", p-values are approximate and tend to be too small.
+        n_calibration_: number of calibration samples.
         fitted_: scaling, network (a `momatch.Classifier`) and scorer.
 
     Example:
-        >>> y[40:] = -1  # the class of all but 40 samples is not known
+        >>> y[40:] = -1  # only the first 40 samples are labelled
         >>> model = MoMatchClassifier(random_state=0).fit(X, y)
-        >>> model.predict(X_new, reject=0.05)  # -1: like nothing in X
+        >>> model.predict(X_new, reject=0.05)  # -1 for outliers
     """
 
     fitted_: Fitted
@@ -156,16 +158,16 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
 
         Args:
             X: features, (n, F), dense and finite.
-            y: class of each sample, `unlabeled` where it is not known.
-            sample_weight: how often each sample counts in training; 0 leaves it out. None for 1 each.
+            y: class of each sample, or the `unlabeled` marker.
+            sample_weight: weight of each sample; 0 leaves it out. None means 1 for all.
 
         Returns:
-            This estimator.
+            The fitted estimator.
 
         Raises:
-            ValueError: if a setting, `X`, `y` or `sample_weight` cannot be used, or training diverged.
+            ValueError: if a parameter, `X`, `y` or `sample_weight` is invalid, or training diverges.
         """
-        fitted = copy.copy(self)  # a fit that fails leaves the estimator as it was
+        fitted = copy.copy(self)  # if the fit fails, the estimator is unchanged
         fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         return self
@@ -173,7 +175,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         settings = read_settings(self.get_params(deep=False))
         if y is None:
-            validate_data(self, X, y)  # scikit-learn's own words for a missing y
+            validate_data(self, X, y)  # raises scikit-learn's error for a missing y
         X = validate_data(self, X, dtype=np.float64)
         check_consistent_length(X, y)
         weight = _check_weight(sample_weight, len(X))
@@ -186,15 +188,15 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self._n_features_out = self.fitted_.scorer.head.embedding_dim
 
     def predict(self, X: Any, *, reject: float | None = None) -> Shaped[np.ndarray, " n"]:
-        """The class of each sample.
+        """Predict the class of each sample.
 
         Args:
             X: features, (n, F).
-            reject: alpha, the rate of false alarms to allow: samples with an outlier p-value of at most alpha get the rejected
-                label instead of a class. None rejects nothing.
+            reject: allowed false-positive rate alpha: samples with an outlier p-value of at most alpha get `rejected_label`.
+                None rejects nothing.
 
         Raises:
-            ValueError: if `X` does not fit the training data, `reject` is not within 0 to 1 or the rejected label is a class.
+            ValueError: if `X` does not match the training data, `reject` is not in [0, 1] or `rejected_label` is a class.
             NotFittedError: before `fit`.
         """
         scores = self._scores(X)
@@ -205,49 +207,50 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         return mark_rejected(predicted, scores.p_value.numpy() <= reject, self.classes_, self.rejected_label)
 
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "n K"]:
-        """Posterior p(y|x) of each class, in the order of `classes_`.
+        """Posterior p(y|x), with columns in the order of `classes_`.
 
         Raises:
-            ValueError: if `X` does not fit the training data.
+            ValueError: if `X` does not match the training data.
             NotFittedError: before `fit`.
         """
         return self._scores(X).posterior.numpy()
 
     def transform(self, X: Any) -> Float64[np.ndarray, "n D"]:
-        """Embedding of each sample, in which each class is a Gaussian.
+        """Embed each sample in the space where each class is a Gaussian.
 
         Raises:
-            ValueError: if `X` does not fit the training data.
+            ValueError: if `X` does not match the training data.
             NotFittedError: before `fit`.
         """
         check_is_fitted(self)
         return self.fitted_.embed(self._features(X)).numpy()
 
     def score_samples(self, X: Any) -> Float64[np.ndarray, " n"]:
-        """log p(x) of each sample's embedding, under the mixture fitted to the classes; for a linear head, its negative energy.
+        """log p(x) of each sample's embedding under the Gaussian mixture; the negative energy for a linear head.
 
         Raises:
-            ValueError: if `X` does not fit the training data.
+            ValueError: if `X` does not match the training data.
             NotFittedError: before `fit`.
         """
         return self._scores(X).log_density.numpy()
 
     def outlier_p_value(self, X: Any) -> Float64[np.ndarray, " n"]:
-        """Conformal p-value of "this sample is like the training data": (1 + #{calibration scores >= its own}) / (m + 1).
+        """Conformal p-value of each sample for being an inlier: (1 + #{calibration scores >= score}) / (m + 1).
 
-        For a sample that is like the data it is at most alpha with probability at most alpha. See `calibration_source_`.
+        An inlier has a p-value of at most alpha with probability at most alpha, so rejecting p <= alpha bounds the
+        false-positive rate. Exact unless `calibration_source_` is "training".
 
         Raises:
-            ValueError: if `X` does not fit the training data.
+            ValueError: if `X` does not match the training data.
             NotFittedError: before `fit`.
         """
         return self._scores(X).p_value.numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy over the labelled samples; unlabelled ones are left out, so that cross-validation works with them.
+        """Accuracy on the labelled samples. Unlabelled samples are ignored, so cross-validation works on partly labelled data.
 
         Raises:
-            ValueError: if no sample is labelled, or `X`, `y` or `sample_weight` cannot be used.
+            ValueError: if no sample is labelled, or `X`, `y` or `sample_weight` is invalid.
             NotFittedError: before `fit`.
         """
         predicted = self.predict(X)
@@ -256,7 +259,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         weight = _check_weight(sample_weight, len(known))[known]
         if not weight.any():
             raise ValueError(
-                f"y: got {len(known)} samples without a label or without weight, expected some labelled ones to score on"
+                f"y: got {len(known)} samples that are all unlabelled or of weight 0, expected labelled samples to score on"
             )
         return float(accuracy_score(labels, predicted[known], sample_weight=None if sample_weight is None else weight))
 
@@ -271,36 +274,36 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
     def _check_alpha(self, alpha: Any) -> None:
         if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number):
             raise ValueError(
-                f"reject: got {alpha!r}, expected a number from 0 to 1, the rate of false alarms; None for none"
+                f"reject: got {alpha!r}, expected a false-positive rate from 0 to 1, or None to reject nothing"
             )
         alpha = check_fraction("reject", float(alpha))
         m = self.n_calibration_
         if 0.0 < alpha < 1.0 / (m + 1):
             warnings.warn(
-                f"reject: got {alpha}, but among {m} calibration samples no p-value is below 1/{m + 1}, so nothing can be "
-                f"rejected; {math.ceil(1 / alpha) - 1} would be needed: fit with more unlabelled samples or a larger "
+                f"reject: got {alpha}, but with {m} calibration samples the smallest p-value is 1/{m + 1}, so nothing can be "
+                f"rejected; at least {math.ceil(1 / alpha) - 1} are needed: fit with more unlabelled samples or a larger "
                 "calibration_fraction",
                 stacklevel=3,
             )
 
 
 def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:
-    """One finite weight of at least 0 a sample, not all 0.
+    """Validate the weights: one per sample, finite, at least 0 and not all 0.
 
     Raises:
-        ValueError: if they are not that.
+        ValueError: if they are invalid.
     """
     if sample_weight is None:
         return np.ones(n)
     if np.asarray(sample_weight).ndim == 0:
-        raise ValueError(f"sample_weight: got {sample_weight!r}, expected ({n},), one weight a sample")
+        raise ValueError(f"sample_weight: got {sample_weight!r}, expected ({n},), one weight per sample")
     weight: np.ndarray[Any, Any] = check_array(
         sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
     )
     if weight.shape != (n,):
-        raise ValueError(f"sample_weight: got shape {weight.shape}, expected ({n},), one weight a sample")
+        raise ValueError(f"sample_weight: got shape {weight.shape}, expected ({n},), one weight per sample")
     if weight.min() < 0:
         raise ValueError(f"sample_weight: got {weight.min()}, expected weights of at least 0; 0 leaves a sample out")
     if weight.max() == 0:
-        raise ValueError("sample_weight: got the weight zero for every sample, expected some above zero")
+        raise ValueError("sample_weight: got zero for every sample, expected some weights above zero")
     return weight

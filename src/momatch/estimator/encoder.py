@@ -1,4 +1,4 @@
-"""From standardised features to embeddings: a multilayer perceptron, or nothing."""
+"""Encoders from scaled features to embeddings: an MLP, or the identity."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -18,8 +18,8 @@ class Perceptron(nn.Sequential):
     """Linear, batch norm and ReLU for each hidden size, then a linear map to the embedding.
 
     Args:
-        in_features: F, features of a sample.
-        hidden_sizes: width of each hidden layer; none makes a linear map.
+        in_features: F, number of features.
+        hidden_sizes: width of each hidden layer; empty for a linear map.
         num_features: D, the size of the embedding.
     """
 
@@ -33,7 +33,7 @@ class Perceptron(nn.Sequential):
 
 
 class Nothing(nn.Identity):
-    """The features are the embedding."""
+    """Identity encoder: the features are the embedding."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Nothing(nn.Identity):
 def build_classifier(
     encoder: Encoder, head: str, *, in_features: int, hidden_sizes: Sequence[int], embedding_dim: int, num_classes: int
 ) -> Classifier:
-    """Encoder and head, drawn from torch's global random state."""
+    """Build encoder and head, initialised from torch's global random state."""
     network: nn.Module
     if encoder == "none":
         network = Nothing(in_features)
@@ -55,6 +55,6 @@ def build_classifier(
 
 @torch.no_grad()
 def start_at_class_means(head: Head, z: Float[Tensor, "n D"], labels: Int64[Tensor, " n"]) -> None:
-    """Put each center on the mean of its class: without an encoder to move the samples, centers must begin among them."""
+    """Set each center to the mean of its class. Without an encoder the samples cannot move towards the centers."""
     counts = torch.bincount(labels, minlength=head.num_classes).unsqueeze(1)  # (K, 1)
     head.centers.copy_(torch.zeros_like(head.centers).index_add(0, labels, z) / counts)

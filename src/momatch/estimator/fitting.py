@@ -1,4 +1,4 @@
-"""One fit, from the weighted set of samples to a network, its scaling and a calibrated scorer."""
+"""One fit: from a weighted set of samples to a scaling, a network and a calibrated scorer."""
 
 import math
 from collections.abc import Iterator
@@ -28,26 +28,26 @@ from momatch.training.objective import build_objective
 from momatch.training.optimizer import build_optimizer, learning_rate
 from momatch.training.step import StepOptions, TrainStep
 
-#: Rows that go through the network at a time, always as many: what a matrix product rounds to depends on its shape.
+#: Rows per forward pass. Every pass has this many, because rounding in a matrix product depends on its shape.
 _CHUNK = 256
-#: Scores that differ by this share of themselves (of 1, where they are smaller) are a tie: less is rounding.
+#: Scores that differ by less than this, relative to max(score, 1), count as equal.
 _TIE = 1e-7
 #: Steps between updates of the progress display.
 _SHOWN_EVERY = 25
-#: Skipped steps in a row that count as divergence, as `max_skipped_steps` of `momatch train`; in short fits half of the steps.
+#: Consecutive skipped steps that count as divergence (half of the steps in short fits); see `TrainConfig.max_skipped_steps`.
 _MAX_SKIPPED = 50
-#: Up to which neighbour "near" goes: views are measured by the distance to that one.
+#: The distance to this nearest neighbour is the unit of augmentation strength.
 REACH_NEIGHBORS = 10
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit leaves; pickled as it is.
+    """The result of a fit; can be pickled.
 
     Attributes:
-        scaling: features to standard deviations.
-        classifier: from there to embeddings and log joints, in float64.
-        scorer: labels, posterior, log density and p-values from embeddings.
+        scaling: scales raw features.
+        classifier: maps scaled features to embeddings and log joints, in float64.
+        scorer: computes labels, posterior, log density and p-values from embeddings.
         calibration_source: "unlabeled", "labeled" or "training".
     """
 
@@ -57,11 +57,11 @@ class Fitted:
     calibration_source: str
 
     def embed(self, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
-        """Embeddings of features as they come."""
+        """Embeddings of raw features."""
         return embed(self.classifier, self.scaling(x))
 
     def scores(self, x: Float64[np.ndarray, "n F"]) -> Scores:
-        """What is said about features as they come; of each sample the same, whichever others are asked about with it."""
+        """Scores of raw features. A sample's scores do not depend on the other samples in `x`."""
         z = self.embed(x)
         parts = [self.scorer(chunk) for chunk in _chunks(z)]
         whole = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Scores)}
@@ -69,10 +69,10 @@ class Fitted:
 
 
 def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed: int) -> Fitted:
-    """Train on a weighted set. torch's global random state is left as it was.
+    """Train on a weighted set. Leaves torch's global random state unchanged.
 
     Raises:
-        ValueError: if training diverged.
+        ValueError: if training diverges.
     """
     training, held_out, source = hold_out(samples, settings.calibration_fraction, seed)
     scaling = Scaling.of(training, settings.scale)
@@ -83,7 +83,7 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     refitted = _refit(classifier, table, training, settings.loss.cutoff)
     scorer = Scorer(classifier.head, refitted, score=settings.outlier_score)
     scorer.calibrate(embed(classifier, scaling(held_out)))
-    # A sample that ties with a calibration sample must not lose by rounding: ties go to the larger p-value.
+    # Rounding must not break a tie with a calibration sample: ties get the larger p-value.
     scores = scorer.calibration_scores
     scorer.detector.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source)
@@ -91,12 +91,12 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
 
 @torch.no_grad()
 def embed(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
-    """Embeddings of standardised features."""
+    """Embeddings of scaled features."""
     return torch.cat([classifier.embed(chunk) for chunk in _chunks(torch.from_numpy(x))])[: len(x)]
 
 
 def _chunks(rows: Float[Tensor, "n d"]) -> Iterator[Float[Tensor, "chunk d"]]:
-    """The rows in tables of one shape and memory layout, the last filled up with zeros."""
+    """The rows in chunks of equal shape and memory layout, the last padded with zeros."""
     for chunk in rows.split(_CHUNK):
         table = rows.new_zeros(_CHUNK, rows.shape[1])
         table[: len(chunk)] = chunk
@@ -112,10 +112,10 @@ def _train(
     num_classes: int,
     seed: int,
 ) -> Classifier:
-    """Train a classifier; returns its average over the steps, in evaluation mode.
+    """Train a classifier; returns the averaged model in evaluation mode.
 
     Raises:
-        ValueError: if training diverged.
+        ValueError: if training diverges.
     """
     rows = torch.from_numpy(table.astype(np.float32))
     classifier = build_classifier(
@@ -170,10 +170,10 @@ def _build_step(
 
 
 def _run_steps(step: TrainStep, batches: Iterator[Batch], settings: Settings) -> None:
-    """Make all steps.
+    """Run all training steps.
 
     Raises:
-        ValueError: if training diverged.
+        ValueError: if training diverges.
     """
     optimizer, steps = settings.optimizer, settings.optimizer.steps
     samples = _SHOWN_EVERY * (optimizer.labeled_batch_size + 2 * optimizer.unlabeled_batch_size)
@@ -188,15 +188,14 @@ def _run_steps(step: TrainStep, batches: Iterator[Batch], settings: Settings) ->
     finite = all(bool(tensor.isfinite().all()) for tensor in step.average.classifier.state_dict().values())
     if not finite or skipped >= min(_MAX_SKIPPED, math.ceil(steps / 2)):
         raise ValueError(
-            f"training diverged: loss, gradients or weights were not finite in {skipped} steps in a row, expected finite ones; "
-            "lower lr"
+            f"training diverged: loss, gradients or weights were not finite for {skipped} consecutive steps; lower lr"
         )
 
 
 def _refit(
     classifier: Classifier, table: Float64[np.ndarray, "n F"], training: WeightedSet, cutoff: float
 ) -> Head | None:
-    """The mixture in closed form over the samples that the trained model is confident about; it scores outliers.
+    """Refit the mixture in closed form to the samples with confident predictions, for scoring outliers.
 
     Each distinct sample counts once, as in calibration.
     """

@@ -1,4 +1,4 @@
-"""Labels as people have them: any type, an unlabelled marker among them, and what a rejected sample is called."""
+"""Labels of any type: splitting off the unlabelled marker, encoding classes, and marking rejected samples."""
 
 import math
 from typing import Any
@@ -7,26 +7,26 @@ import numpy as np
 from jaxtyping import Bool, Int64, Shaped
 from sklearn.utils import assert_all_finite, column_or_1d
 
-#: What a rejected sample is called where the user does not say, by whether classes are numbers or names.
+#: Default labels of rejected samples, for numeric and for string classes.
 REJECTED_NUMBER, REJECTED_NAME = -1, "rejected"
 
 
 def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped[np.ndarray, " m"]]:
-    """Which samples are labelled, and their labels in an array of one kind.
+    """Find the labelled samples, and their labels in an array of one type.
 
     Args:
-        y: one label a sample: numbers, booleans or strings, `unlabeled` among them.
-        unlabeled: the marker. None or NaN mean missing values: None, NaN, pandas' NA. Among strings the marker may have become
-            one: numpy makes "-1" of the -1 in ``np.array(["cat", -1])``, and so does a file of comma-separated values.
+        y: one label per sample: numbers, booleans or strings, or `unlabeled`.
+        unlabeled: the marker. None or NaN means missing values: None, NaN and pandas' NA. If `y` holds strings, the marker's
+            string form matches too: ``np.array(["cat", -1])`` turns -1 into "-1", and so does a CSV file.
 
     Returns:
-        True for labelled samples, (n,), and the labels of those, (m,).
+        Mask of the labelled samples, (n,), and their labels, (m,).
 
     Raises:
-        ValueError: if `y` is not one label a sample, mixes names and numbers, or has labels that are no classes.
+        ValueError: if `y` is not 1-D, mixes strings and numbers, or has labels that cannot be classes.
     """
     y = np.asarray(column_or_1d(y, warn=True))
-    if y.dtype.kind == "T":  # numpy's strings of any length, which may hold missing values
+    if y.dtype.kind == "T":  # numpy's variable-length strings, which may hold missing values
         y = y.astype(object)
     known = ~_marked(y, unlabeled)
     labels = y[known]
@@ -52,15 +52,15 @@ def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped
 def encode_labels(
     known: Bool[np.ndarray, " n"], labels: Shaped[np.ndarray, " m"]
 ) -> tuple[Shaped[np.ndarray, " K"], Int64[np.ndarray, " n"]]:
-    """The classes, sorted, and each sample's class number, -1 where it is unlabelled.
+    """The sorted classes, and each sample's class number (-1 if unlabelled).
 
     Raises:
         ValueError: if no sample is labelled.
     """
     if not len(labels):
         raise ValueError(
-            f"y: got {len(known)} unlabelled samples, expected at least one of each class with a label; the class of a sample "
-            "goes into y, and only samples whose class is not known carry the unlabelled marker"
+            f"y: got {len(known)} unlabelled samples and no labelled ones, expected at least one per class; use the "
+            " unlabelled marker only for samples whose class is unknown"
         )
     classes, numbers = np.unique(labels, return_inverse=True)
     codes = np.full(len(known), -1, dtype=np.int64)
@@ -74,13 +74,13 @@ def mark_rejected(
     classes: Shaped[np.ndarray, " K"],
     label: Any,
 ) -> Shaped[np.ndarray, " n"]:
-    """The predicted labels with those of rejected samples replaced.
+    """Replace the predicted labels of rejected samples.
 
     Args:
-        predicted: labels.
-        rejected: which to replace.
-        classes: all classes, which the label must not be among.
-        label: what to put there; None for -1 among numbers and "rejected" among names.
+        predicted: predicted labels.
+        rejected: mask of the rejected samples.
+        classes: all classes.
+        label: replacement; None means -1 for numeric classes and "rejected" for strings.
 
     Raises:
         ValueError: if `label` is one of the classes.
@@ -92,13 +92,13 @@ def mark_rejected(
         label = REJECTED_NUMBER if numeric else REJECTED_NAME
     if label in classes.tolist():
         raise ValueError(
-            f"rejected_label: got {label!r}, which is one of the classes, expected a label that tells outliers from them; "
-            "pass another one as rejected_label"
+            f"rejected_label: got {label!r}, which is one of the classes, expected a label that is not a class; pass another "
+            "rejected_label"
         )
     same_kind = (numeric and classes.dtype.kind != "b" and isinstance(label, int | float)) or (
         classes.dtype.kind == "U" and isinstance(label, str)
     )
-    # Where names and numbers (or truth values and numbers) would have to share an array, each keeps its own type.
+    # Mixed types (strings or booleans with numbers) need an object array to keep their own type.
     dtype = np.result_type(predicted.dtype, np.asarray(label).dtype) if same_kind else np.dtype(object)
     marked = predicted.astype(dtype)
     marked[rejected] = label
@@ -106,12 +106,12 @@ def mark_rejected(
 
 
 def _marked(y: Shaped[np.ndarray, " n"], unlabeled: Any) -> Bool[np.ndarray, " n"]:
-    """Where the unlabelled marker stands."""
+    """Mask of the samples that carry the unlabelled marker."""
     values = y.tolist()
     marker = unlabeled.item() if isinstance(unlabeled, np.generic) else unlabeled
     if _is_missing(marker):
         return np.array([_is_missing(value) for value in values], dtype=bool)
-    # False is no 0: truth values are marked by one of their own alone.
+    # False is not 0: only a boolean marker matches booleans.
     marked = [_same(value, marker) for value in values]
     if all(isinstance(value, str) for value, found in zip(values, marked, strict=True) if not found):
         marked = [found or value == str(marker) for value, found in zip(values, marked, strict=True)]
@@ -124,15 +124,15 @@ def _same(value: Any, marker: Any) -> bool:
 
 
 def _of_one_kind(labels: Shaped[np.ndarray, " m"]) -> Shaped[np.ndarray, " m"]:
-    """Labels out of an array of objects: strings stay objects, numbers become an array of numbers."""
+    """Convert an object array of labels: strings stay objects, numbers become a numeric array."""
     values = labels.tolist()
     if all(isinstance(value, str) for value in values):
         return labels
     if any(isinstance(value, str) for value in values) or any(_is_missing(value) for value in values):
         odd = next(value for value in values if not isinstance(value, str))
         raise ValueError(
-            f"y: got labels of different kinds, {odd!r} and {next(value for value in values if value is not odd)!r}, expected "
-            "all names or all numbers; if one of them marks unlabelled samples, pass it as unlabeled "
+            f"y: got labels of different types, {odd!r} and {next(value for value in values if value is not odd)!r}, expected "
+            "all strings or all numbers; if one of them marks unlabelled samples, pass it as unlabeled "
             "(None for missing values)"
         )
     return np.array(values)

@@ -1,7 +1,7 @@
-"""The training data as a weighted set: neither the order of samples nor how repetition is written down matters.
+"""The training data as a weighted set, so that a fit does not depend on the order of samples.
 
-A sample that comes three times, or once with weight 3, is the same set; so is one that is missing or has weight 0. Everything
-that follows (scaling, batches, held-out samples) reads the set alone, so a fit does too.
+Three copies of a sample are the same as one of weight 3, and a sample of weight 0 the same as none. Scaling, batches and
+held-out samples are all derived from the set.
 """
 
 import itertools
@@ -16,20 +16,20 @@ from torch import Tensor
 
 from momatch.data.batches import Batch
 
-#: More calibration samples would make p-values finer than anybody's alpha.
+#: Maximum number of calibration samples; enough for any practical alpha.
 MAX_CALIBRATION = 10_000
-#: Ten samples of weight 1 have a tenth of the weight each, by whatever sum that was found.
+#: Relative tolerance when comparing shares of the total weight.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class WeightedSet:
-    """Distinct samples in an order of their own.
+    """Distinct samples in canonical order.
 
     Attributes:
-        x: features, (n, F), no two rows with the same class alike.
+        x: features, (n, F); no two rows have the same features and class.
         codes: class numbers, -1 for unlabelled, (n,); unlabelled samples come first.
-        weight: how often each is there, (n,), all above 0.
+        weight: weight of each, (n,), above 0.
     """
 
     x: Float64[np.ndarray, "n F"]
@@ -40,43 +40,42 @@ class WeightedSet:
         return len(self.x)
 
     def where(self, keep: Bool[np.ndarray, " n"]) -> "WeightedSet":
-        """These samples of the set."""
+        """The subset where `keep` is true."""
         return WeightedSet(self.x[keep], self.codes[keep], self.weight[keep])
 
 
 def weighted_set(
     x: Float64[np.ndarray, "n F"], codes: Int64[np.ndarray, " n"], weight: Float64[np.ndarray, " n"]
 ) -> WeightedSet:
-    """Merge samples that are alike in features and class, adding their weights, and bring them into one order."""
+    """Merge samples with equal features and class, adding their weights, and sort them canonically."""
     keep = weight > 0
     x, codes, weight = x[keep] + 0.0, codes[keep], weight[keep]  # -0.0 + 0.0 is 0.0
-    # The order is that of the bytes, class first: any order does that depends on the samples alone.
+    # Sorted by bytes, class first; any order that depends only on the samples would do.
     rows = np.ascontiguousarray(np.column_stack([codes.astype(np.float64) + 1.0, x]).astype(">f8"))
     keys = rows.view(np.dtype((np.void, rows.shape[1] * 8))).ravel()
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    # Sums depend on the order of their terms, so that is fixed as well.
+    # Floating-point sums depend on the order of their terms, so fix that too.
     by_sample = np.lexsort((weight, which))
     starts = np.searchsorted(which[by_sample], np.arange(len(first)))
     return WeightedSet(x[first], codes[first], np.add.reduceat(weight[by_sample], starts))
 
 
 def hold_out(samples: WeightedSet, fraction: float, seed: int) -> tuple[WeightedSet, Float64[np.ndarray, "m F"], str]:
-    """Keep a share of the samples out of training, against which outliers can be judged.
+    """Keep a fraction of the samples out of training, for calibrating p-values.
 
-    A sample leaves with all its copies and counts once: what the model was trained on says nothing about new samples, and a
-    weight of ten does not make one observation ten.
+    A sample is held out with all its copies and counts once: its weight does not make it several observations.
 
-    Labels are precious: only unlabelled samples leave, unless there are none. Labelled ones leave where there are plenty,
-    50 a class on average and no class losing half of its own.
+    Only unlabelled samples are held out, unless there are none. Labelled ones are held out only if there are at least 50 per
+    class on average and no class loses half of its samples.
 
     Args:
-        samples: everything.
-        fraction: of the samples to keep out, 0 to below 1.
-        seed: of the choice.
+        samples: all samples.
+        fraction: fraction to hold out, 0 to below 1.
+        seed: seed of the random choice.
 
     Returns:
-        What is left to train on; the features of held-out samples, (m, F), m at most `MAX_CALIBRATION`; and whether they
-        are "unlabeled", "labeled", or none can be spared and they are those of "training".
+        The samples to train on; the features of the calibration samples, (m, F), m at most `MAX_CALIBRATION`; and their
+        source: "unlabeled", "labeled", or "training" if none could be spared and all training samples are used.
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     is_labeled = samples.codes >= 0
@@ -95,10 +94,9 @@ def hold_out(samples: WeightedSet, fraction: float, seed: int) -> tuple[Weighted
 
 
 def _spare(samples: WeightedSet, among: Bool[np.ndarray, " n"], fraction: float) -> Bool[np.ndarray, " n"]:
-    """Which of the samples `among` all may be held out.
+    """Mask of the samples in `among` that may be held out.
 
-    Not those that would stay in training under another label, nor one that alone has more than the share of the weight that is
-    to be spared: training could not do without it.
+    Excludes samples that would stay in training under another label, and samples with more than `fraction` of the weight.
     """
     _, which, copies = np.unique(samples.x, axis=0, return_inverse=True, return_counts=True)
     share = samples.weight / samples.weight[among].sum()
@@ -107,12 +105,12 @@ def _spare(samples: WeightedSet, among: Bool[np.ndarray, " n"], fraction: float)
 
 
 class WeightedDraws:
-    """Places drawn in proportion to their weights, one from each of `size` equal shares of the total weight.
+    """Draws indices in proportion to their weights, one from each of `size` equal strata of the total weight.
 
     Args:
         weight: (N,) weights, above 0.
-        size: places a draw.
-        bits: source of the uniform numbers.
+        size: indices per draw.
+        bits: random generator.
     """
 
     def __init__(self, weight: Float64[np.ndarray, " N"], size: int, bits: np.random.Generator) -> None:
@@ -121,7 +119,7 @@ class WeightedDraws:
         self._bits = bits
 
     def __call__(self) -> Int64[Tensor, " size"]:
-        """The next places."""
+        """Draw the next indices."""
         share = (np.arange(self._size) + self._bits.random(self._size)) / max(self._size, 1)
         places = np.searchsorted(self._edges, share * self._edges[-1], side="right")
         return torch.from_numpy(np.minimum(places, len(self._edges) - 1))  # rounding may end on the last edge
@@ -130,7 +128,7 @@ class WeightedDraws:
 def weighted_batches(
     samples: WeightedSet, *, labeled_batch_size: int, unlabeled_batch_size: int, seed: int
 ) -> Iterator[Batch]:
-    """Endless batches of row numbers, drawn by weight. The labelled samples are part of the unlabelled pool, too."""
+    """Endless batches of row numbers, drawn by weight. The pool includes the labelled samples."""
     labeled = torch.from_numpy(np.flatnonzero(samples.codes >= 0))
     labels = torch.from_numpy(samples.codes)[labeled]
     bits = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))

@@ -1,4 +1,4 @@
-"""From the estimator's parameters to the settings of a fit; checked at fit, as scikit-learn wants it."""
+"""Validates the estimator's parameters; done in `fit`, as scikit-learn requires."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ from momatch.estimator.scaling import SCALES, Scale
 from momatch.estimator.views import Strength
 from momatch.numerics.checks import check_positive_int
 
-#: Of all that `momatch.OutlierDetector` can rank, what the estimator offers.
+#: The scores of `momatch.OutlierDetector` that the estimator offers.
 _OUTLIER_SCORES = ("auto", "nearest", "density")
 
 
@@ -22,19 +22,12 @@ class Settings:
     """The settings of a fit.
 
     Attributes:
-        loss: with the defaults that depend on the head filled in.
+        loss: loss settings, resolved for the head.
         optimizer: steps, batches, optimiser and schedule.
-        head: name of the last layer.
-        encoder: "mlp" or "none".
-        hidden_sizes: of the perceptron.
-        embedding_dim: size of its embedding.
-        scale: of the features.
-        weak: how far a weak view goes.
-        strong: how far a strong view goes.
-        neighbors: how many neighbours a view chooses from.
-        calibration_fraction: share of samples kept out for p-values.
-        outlier_score: what p-values rank.
-        verbose: show progress.
+        weak: strength of weak augmentation.
+        strong: strength of strong augmentation.
+
+    The other attributes are parameters of `MoMatchClassifier`.
     """
 
     loss: LossSettings
@@ -53,12 +46,12 @@ class Settings:
 
 
 def read_settings(parameters: Mapping[str, Any]) -> Settings:
-    """Check all parameters of the estimator.
+    """Validate all parameters of the estimator.
 
     Raises:
-        ValueError: naming the first one that cannot be used.
+        ValueError: naming the first invalid one.
     """
-    # Grids of parameters are often numpy arrays; their elements are not Python's numbers.
+    # Parameter grids are often numpy arrays, whose elements are numpy scalars.
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
     for name, choices in {"encoder": ENCODERS, "scale": SCALES, "outlier_score": _OUTLIER_SCORES}.items():
         if given[name] not in choices:
@@ -93,7 +86,7 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
 
 
 def _of_group(group: type[LossSettings] | type[OptimizerSettings], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that are settings of this group: both go by the same names."""
+    """The parameters that are also settings of `group`."""
     return {setting.name: given[setting.name] for setting in fields(group) if setting.name in given}
 
 
@@ -105,7 +98,7 @@ def _sizes(given: Any) -> tuple[int, ...]:
 def _count(name: str, given: Mapping[str, Any]) -> int:
     value = given[name]
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name}: got {value!r}, expected an integer of at least 0; 0 for none")
+        raise ValueError(f"{name}: got {value!r}, expected an integer of at least 0; 0 disables it")
     return value
 
 

@@ -1,7 +1,7 @@
-"""Weak and strong views of vectors: moves towards a neighbour, noise, masked features.
+"""Weak and strong augmentation of vectors: moves towards a neighbour, noise, masked features.
 
-How far a view may go is measured by how far neighbours are from each other: half a standard deviation of noise leaves a vector
-of 64 pixels among its kind, and takes one of two coordinates to the other side of the data.
+Strength is measured in distances between neighbours rather than standard deviations: half a standard deviation of noise is
+harmless to a vector of 64 pixels, but takes a vector of two coordinates to the other side of the data.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from momatch.augment.draws import mix_key
 
 @dataclass(frozen=True)
 class Strength:
-    """How far a view may go.
+    """Strength of an augmentation.
 
     Attributes:
-        move: largest way to a random one of the nearest neighbours, as a share of the distance; drawn from 0 to this.
-        noise: length of Gaussian noise, in distances between neighbours; features share it as they share the data's spread.
-        mask: largest share of features that are set to their mean; each sample's own share is drawn from 0 to this, and less
-            where masks would go farther than neighbours are.
+        move: maximum move towards a random nearest neighbour, as a fraction of the distance; drawn from U[0, move].
+        noise: norm of the Gaussian noise, in distances between neighbours; each feature's noise is proportional to its spread.
+        mask: maximum fraction of features set to their mean; each sample's fraction is drawn from U[0, mask]. Limited so that
+            a sample moves no farther than neighbours are apart.
     """
 
     move: float = 0.0
@@ -32,13 +32,13 @@ class Strength:
 
 @dataclass(frozen=True)
 class Vectors:
-    """A table of scaled features, and what views need to know about it.
+    """A table of scaled features, with what augmentation needs.
 
     Attributes:
-        table: (N, F) scaled features, their means 0.
-        deviation: (F,) standard deviation of each; a constant feature gets no noise.
-        neighbors: (N, k) rows of the nearest neighbours of each row; k may be 0.
-        reach: typical distance between neighbours, as a share of that from the center of all data, 0 to 1.
+        table: (N, F) scaled features with mean 0.
+        deviation: (F,) standard deviation of each feature; 0 means no noise.
+        neighbors: (N, k) row numbers of the nearest neighbours of each row; k may be 0.
+        reach: typical distance between neighbours, relative to the distance from the center of all data, 0 to 1.
     """
 
     table: Float32[Tensor, "N F"]
@@ -48,12 +48,12 @@ class Vectors:
 
 
 class VectorView(View):
-    """Makes views of rows of a table. A batch holds row numbers, because a row's neighbours are other rows.
+    """Augments rows of a table. Takes row numbers, because a row's neighbours are other rows.
 
     Args:
         vectors: the table.
-        strength: how far views go.
-        default_view: as `View.default_view`: 0 where weak and 1 where strong.
+        strength: of the augmentation.
+        default_view: see `View.default_view`: 0 for weak, 1 for strong.
     """
 
     def __init__(self, vectors: Vectors, strength: Strength, *, default_view: int) -> None:
@@ -72,16 +72,16 @@ class VectorView(View):
         offset: int = 0,
         stride: int = 1,
     ) -> Float32[Tensor, "n F"]:
-        """A view of each row, by the random numbers of (seed, step, view) and the place in the batch alone.
+        """Augment each row; random numbers depend only on (seed, step, view) and the position in the batch.
 
         Raises:
-            ValueError: if the batch is a part of a larger one: vectors train in one process.
+            ValueError: if the batch is part of a larger one: vectors train in one process.
         """
         if (offset, stride) != (0, 1):
             raise ValueError(
                 f"offset and stride: got {offset} and {stride}, expected 0 and 1: vectors train in one process"
             )
-        # One seed a view and one large draw after the other: several times as fast as a counter for every number.
+        # One seed per view and a few large draws: several times faster than counter-based random numbers.
         self._generator.manual_seed(mix_key(seed, step, self.default_view if view is None else view))
         vectors, strength = self.vectors, self.strength
         x, n = vectors.table[rows], len(rows)
@@ -93,7 +93,7 @@ class VectorView(View):
             noise = torch.randn(x.shape, generator=self._generator)
             x = torch.addcmul(x, noise, vectors.deviation, value=strength.noise * vectors.reach)
         if strength.mask:
-            # Setting a share r of the features to their mean moves a sample by sqrt(r) of its distance from the center.
+            # Masking a fraction r of the features moves a sample by sqrt(r) of its distance from the center.
             share = min(strength.mask, vectors.reach**2)
             x = x * (self._uniform(*x.shape) >= share * self._uniform(n, 1))
         return x

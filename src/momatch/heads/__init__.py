@@ -1,4 +1,4 @@
-"""Heads: from embeddings to the log joint. A new head is a file here and an entry in `HEADS`."""
+"""Heads map embeddings to the log joint. To add one, add a file here and an entry in `HEADS`."""
 
 from momatch.heads.base import Head, log_density, log_posterior
 from momatch.heads.linear import Linear

@@ -1,8 +1,8 @@
-"""Axis-aligned Gaussians as free functions: log densities of all clusters at once, and Mahalanobis distances.
+"""Axis-aligned Gaussians: log densities of all clusters at once, and Mahalanobis distances.
 
 The squared Mahalanobis distance is two matrix products, d^2 = z^2 @ (1/var)^T - 2 z @ (mu/var)^T + sum(mu^2/var)
-(docs/method.md, "Heads"). In float32 that form loses digits when embeddings and centers lie far from the origin, so both are
-first moved by a common point, the mean of the centers: no distance changes, and what a common offset would cancel is gone.
+(docs/method.md, "Heads"). In float32 this form loses digits far from the origin, so the mean of the centers is first
+subtracted from embeddings and centers, which changes no distance.
 """
 
 import math
@@ -19,9 +19,9 @@ from momatch.numerics.checks import is_traced
 
 LOG_2PI = math.log(2.0 * math.pi)
 
-#: Up to this many numbers a sample, distances are taken from the differences themselves: exact also at a center.
+#: Up to this many center coordinates (K * D), distances are computed from differences, which is exact even at a center.
 DIRECT_CELLS = 4096
-#: The same for log joints, which are on the hot path: 10 classes in 8 dimensions are below it.
+#: The same limit for log joints, which are on the hot path; 10 classes in 8 dimensions are below it.
 DIRECT_LOG_JOINT = 128
 
 
@@ -33,9 +33,9 @@ def gaussian_log_joint(
 ) -> Float[Tensor, "*batch K"]:
     """log p(y=k) + log N(z; mu_k, diag(var_k)) for every cluster k.
 
-    Few numbers are taken directly, which is exact wherever the clusters lie. Otherwise value and gradient come from
-    `_FusedLogJoint` in eager mode, and under compilation, export, ``torch.func`` and forward-mode differentiation from the
-    plain formula, which those can transform; both lose digits as (distance between clusters / sigma)^2 grows.
+    Small problems are computed directly, which is exact. Larger ones use `_FusedLogJoint` in eager mode, and the plain formula
+    under compilation, export, ``torch.func`` and forward-mode differentiation, which can transform it. Both lose digits as
+    (distance between clusters / sigma)^2 grows.
     """
     constants = log_prior - 0.5 * z.shape[-1] * LOG_2PI
     if centers.numel() <= DIRECT_LOG_JOINT:
@@ -51,7 +51,7 @@ def gaussian_log_joint(
 def unit_gaussian_log_joint(
     z: Float[Tensor, "*batch D"], centers: Float[Tensor, "K D"], log_prior: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch K"]:
-    """`gaussian_log_joint` with every variance 1: one matrix product, because z^2 counts alike for all clusters."""
+    """`gaussian_log_joint` with every variance 1: one matrix product, because z^2 is the same for all clusters."""
     constants = log_prior - 0.5 * z.shape[-1] * LOG_2PI
     if centers.numel() <= DIRECT_LOG_JOINT:
         return constants - 0.5 * (z.unsqueeze(-2) - centers).square().sum(-1)
@@ -92,10 +92,10 @@ def _plain_log_joint(z: Tensor, centers: Tensor, log_variances: Tensor, constant
 
 
 class _FusedLogJoint(torch.autograd.Function):
-    """`_plain_log_joint` of (n, D) with its gradient written out: same numbers, fewer passes over memory.
+    """`_plain_log_joint` of (n, D) with a hand-written gradient: same numbers, fewer passes over memory.
 
-    What it gains over plain autograd: docs/decisions/0001-fused-head.md and benchmarks/heads.py. With G the incoming
-    gradient, m the moved centers, P the precisions and t = G^T z - (sum_i G_i) m:
+    Speed-up over autograd: docs/decisions/0001-fused-head.md and benchmarks/heads.py. With G the incoming gradient, z and m
+    the shifted embeddings and centers, P the precisions and t = G^T z - (sum_i G_i) m:
 
         dz = G (m P) - z (G P),   dm = t P,   dlogvar = (P (G^T z^2 - m (G^T z + t)) - sum_i G_i) / 2
     """
@@ -115,7 +115,7 @@ class _FusedLogJoint(torch.autograd.Function):
         (gradient,) = grad_outputs
         *inputs, moved, squares, m, precisions, weighted = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # a graph of the gradient is wanted: the plain formula has one
+        if torch.is_grad_enabled():  # double backward: the plain formula is differentiable twice
             leaves = [tensor for tensor, want in zip(inputs, wanted, strict=True) if want]
             gradients = iter(torch.autograd.grad(_plain_log_joint(*inputs), leaves, gradient, create_graph=True))
             return tuple(next(gradients) if want else None for want in wanted)

@@ -1,4 +1,4 @@
-"""The discriminative head that the generative ones are compared with."""
+"""The discriminative baseline head."""
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,13 @@ from momatch.numerics.precision import full_precision
 
 
 class Linear(Head, nn.Linear):
-    """The discriminative head, for comparison: its logits are an unnormalised log joint.
+    """The discriminative baseline: its logits are an unnormalised log joint.
 
     Args:
         embedding_dim: D, the size of the embeddings.
         num_classes: K.
-        device: where the parameters live.
-        dtype: their dtype.
+        device: of the parameters.
+        dtype: of the parameters.
     """
 
     def __init__(

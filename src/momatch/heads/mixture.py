@@ -1,4 +1,4 @@
-"""Heads with one Gaussian a class: `AAGMM`, and `KMeans` with every variance 1 (docs/method.md, "Heads")."""
+"""Heads with one Gaussian per class: `AAGMM`, and `KMeans` with every variance 1 (docs/method.md, "Heads")."""
 
 import math
 from abc import abstractmethod
@@ -13,21 +13,21 @@ from momatch.heads.gaussian import gaussian_log_joint, mahalanobis_distance, uni
 from momatch.numerics.checks import check_embeddings, check_labels, check_positive_int, is_readable
 from momatch.numerics.precision import full_precision
 
-#: `refit` keeps each variance above this share of the pooled within-class variance.
+#: `refit` keeps each variance above this fraction of the pooled within-class variance.
 VARIANCE_FLOOR = 1e-4
-#: Beyond this, a variance or its inverse is not a number in float32.
+#: Beyond this, a variance or its inverse overflows float32.
 MAX_LOG_VARIANCE = 85.0
 
 
 class GaussianMixtureHead(Head):
-    """What `AAGMM` and `KMeans` share: one Gaussian a class, the class prior, distances, sampling.
+    """Base class of `AAGMM` and `KMeans`: one Gaussian per class, class prior, distances, sampling.
 
     Args:
         embedding_dim: D, the size of the embeddings.
-        num_classes: K, one cluster a class.
-        learn_prior: train the class prior p(y) instead of fixing it at 1/K.
-        device: where the parameters live.
-        dtype: their dtype.
+        num_classes: K, one cluster per class.
+        learn_prior: learn the class prior p(y) instead of fixing it at 1/K.
+        device: of the parameters.
+        dtype: of the parameters.
     """
 
     has_centers = True
@@ -50,10 +50,10 @@ class GaussianMixtureHead(Head):
         self.prior_logits = nn.Parameter(prior) if learn_prior else None
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew.
+        """Reinitialise the parameters.
 
-        Centers are N(0, 1/D): unit embeddings then get log joints that differ by about 1 between classes, as the logits of
-        ``nn.Linear`` do, whatever D is.
+        Centers are N(0, 1/D), so that for embeddings of unit variance log joints differ by about 1 between classes, like the
+        logits of ``nn.Linear``, for any D.
         """
         nn.init.normal_(self.centers, std=self.embedding_dim**-0.5)
         if self.prior_logits is not None:
@@ -83,7 +83,7 @@ class GaussianMixtureHead(Head):
             return mahalanobis_distance(z.to(dtype), self.centers.to(dtype), self.variances.to(dtype))
 
     def undecayed_parameters(self) -> list[nn.Parameter]:
-        """All of them: centers and variances are places and widths, not weights to keep small."""
+        """All parameters: there is no reason to shrink centers and variances."""
         return list(self.parameters())
 
     @torch.no_grad()
@@ -104,16 +104,16 @@ class GaussianMixtureHead(Head):
     def refit(self, z: Float[Tensor, "n D"], labels: Integer[Tensor, " n"]) -> None:
         """Set centers and variances to the mean and (biased) variance of each class, in closed form.
 
-        A class without samples keeps its parameters; one with a single sample takes the variance pooled over all classes;
-        no variance falls below `VARIANCE_FLOOR` of the pooled one. A learned prior becomes the class frequencies.
+        A class without samples keeps its parameters, and one with a single sample gets the variance pooled over all classes.
+        Variances are at least `VARIANCE_FLOOR` times the pooled one. A learned prior is set to the class frequencies.
 
         Raises:
-            ValueError: if shapes do not fit, the batch is empty, a label is out of range or `z` is not finite.
+            ValueError: if shapes do not match, the batch is empty, a label is out of range or `z` is not finite.
         """
         check_embeddings(z, self.embedding_dim, batch_dims=1)
         check_labels(labels, len(z), self.num_classes, name="labels")
         if is_readable(z) and not bool(z.isfinite().all()):
-            raise ValueError("z: got non-finite embeddings, expected finite ones; leave the diverged samples out")
+            raise ValueError("z: got non-finite embeddings, expected finite ones; remove diverged samples")
         labels, z = labels.long(), z.float() if z.device.type == "mps" else z.double()  # mps has no float64
         counts = z.new_zeros(self.num_classes).index_add(0, labels, z.new_ones(len(z)))  # (K,)
         sums = z.new_zeros(self.num_classes, self.embedding_dim).index_add(0, labels, z)
@@ -123,11 +123,11 @@ class GaussianMixtureHead(Head):
         self.centers.copy_(torch.where(seen, means, self.centers))
         self._refit_variances(squares, counts.unsqueeze(1))
         if self.prior_logits is not None:
-            # One imagined sample a class: a class that was not seen stays possible.
+            # Add-one smoothing: an unseen class keeps a positive prior.
             self.prior_logits.copy_((counts + 1).log())
 
     def _refit_variances(self, squares: Float[Tensor, "K D"], counts: Float[Tensor, "K 1"]) -> None:
-        """Take variances from the sums of squared deviations; a head with fixed variances has nothing to take."""
+        """Set variances from the sums of squared deviations; does nothing if variances are fixed."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name, _ in self.named_parameters(recurse=False):
@@ -135,13 +135,13 @@ class GaussianMixtureHead(Head):
             if not isinstance(value, Tensor) or value.is_meta:
                 continue
             usable = value.isfinite()
-            if name == "log_variances":  # a variance and its inverse must be numbers too
+            if name == "log_variances":  # the variance and its inverse must be finite too
                 usable &= value.abs() < MAX_LOG_VARIANCE
             if not bool(usable.all()):
                 bad = int((~usable).sum())
                 raise ValueError(
-                    f"{prefix}{name}: got {bad} of {value.numel()} values in the checkpoint that are not finite or beyond what "
-                    "float32 can compute with, expected none; training diverged before it was saved, so load an earlier one"
+                    f"{prefix}{name}: got {bad} of {value.numel()} values in the checkpoint that are not finite or out of "
+                    "range for float32, expected none; training diverged before it was saved, so load an earlier checkpoint"
                 )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -154,8 +154,8 @@ class GaussianMixtureHead(Head):
 class AAGMM(GaussianMixtureHead):
     """Axis-aligned Gaussian mixture: log pi_k + sum_d [-1/2 log(2 pi var_kd) - (z_d - mu_kd)^2 / (2 var_kd)].
 
-    Variances are kept positive by training their logarithm; they start in U[0.9, 1.1]. See `GaussianMixtureHead` for the
-    arguments.
+    The parameter is the log variance, so that variances stay positive. They start in U[0.9, 1.1]. See `GaussianMixtureHead`
+    for the arguments.
 
     Example:
         >>> model.fc = AAGMM(512, 10)
@@ -179,7 +179,7 @@ class AAGMM(GaussianMixtureHead):
         return self.log_variances.exp()
 
     def is_usable(self) -> Bool[Tensor, ""]:
-        """Whether every variance and its inverse are numbers in float32."""
+        """Whether every variance and its inverse are finite in float32."""
         return (self.log_variances.abs() < MAX_LOG_VARIANCE).all()
 
     def forward(self, z: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch K"]:
@@ -198,7 +198,7 @@ class AAGMM(GaussianMixtureHead):
         pooled = squares.sum(0) / counts.sum()  # (D,)
         own = torch.where(counts > 1, squares / counts.clamp_min(1), pooled)
         own = torch.maximum(own, VARIANCE_FLOOR * pooled)
-        # Where nothing varies at all there is no variance to learn: the old one stays.
+        # Keep the old variance if nothing varies.
         known = (counts > 0) & (own > 0)
         self.log_variances.copy_(torch.where(known, own.log(), self.log_variances))
 

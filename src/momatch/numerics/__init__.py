@@ -1,1 +1,1 @@
-"""What the method's rooms share: argument checks, and float32 or better whatever autocast says."""
+"""Shared by the method packages: argument checks, and computing in float32 or better under autocast."""

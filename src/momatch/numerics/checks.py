@@ -1,7 +1,6 @@
-"""Checks shared by the method: when a tensor's values may be read, and errors that say got, expected and what to do.
+"""Argument checks.
 
-Shapes and dtypes are known on the host, so they are always checked. Values live on the device: reading them would make an
-accelerator wait, so they are checked only where reading is free (`is_readable`).
+Shapes and dtypes are always checked. Values are checked only if reading them needs no host sync (`is_readable`).
 """
 
 import torch
@@ -9,10 +8,10 @@ from torch import Tensor
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """True if reading the values of `tensor` costs nothing and breaks nothing.
+    """True if the values of `tensor` can be read for free.
 
-    False on accelerators (a read-back stalls the queue), on ``meta`` (there are no values), while compiling or exporting
-    (a data-dependent branch breaks the graph) and inside ``torch.func`` transforms.
+    False on accelerators (host sync), on ``meta`` (no values), while compiling or exporting (a data-dependent branch breaks
+    the graph) and inside ``torch.func`` transforms.
     """
     return tensor.device.type == "cpu" and not is_traced()
 
@@ -34,10 +33,10 @@ def check_positive_int(name: str, value: int) -> int:
 
 
 def check_fraction(name: str, value: float) -> float:
-    """Return `value` if it lies in [0, 1].
+    """Return `value` if it is in [0, 1].
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if it is not.
     """
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name}: got {value!r}, expected a number from 0 to 1")
@@ -48,14 +47,13 @@ def check_embeddings(z: Tensor, embedding_dim: int, *, name: str = "z", batch_di
     """Check that `z` is a floating tensor of embeddings (..., D).
 
     Args:
-        z: what the caller passed.
+        z: the embeddings.
         embedding_dim: the expected last dimension D.
         name: the argument's name in the error.
-        batch_dims: how many leading dimensions are expected; None for any number. With 1 an empty batch is refused,
-            because every mean over it is undefined.
+        batch_dims: expected number of leading dimensions; None for any. With 1, an empty batch is rejected.
 
     Raises:
-        ValueError: naming the argument, what was got and what was expected.
+        ValueError: naming the argument.
     """
     expected = {None: f"(..., {embedding_dim})", 1: f"(n, {embedding_dim})"}[batch_dims]
     if z.ndim == 0 or z.shape[-1] != embedding_dim or (batch_dims is not None and z.ndim != batch_dims + 1):
@@ -67,15 +65,15 @@ def check_embeddings(z: Tensor, embedding_dim: int, *, name: str = "z", batch_di
 
 
 def check_labels(labels: Tensor, size: int, num_classes: int, *, name: str) -> None:
-    """Check that `labels` are `size` class numbers from 0 to `num_classes` - 1 (the range only where it can be read).
+    """Check that `labels` are `size` class numbers from 0 to `num_classes` - 1 (the range only if it is readable).
 
     Raises:
-        ValueError: naming the argument, what was got and what was expected.
+        ValueError: naming the argument.
     """
     if labels.shape != (size,) or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(
             f"{name}: got shape {tuple(labels.shape)} and dtype {labels.dtype}, "
-            f"expected ({size},) class numbers of an integer dtype"
+            f"expected ({size},) class numbers of integer dtype"
         )
     if size and is_readable(labels):
         low, high = int(labels.min()), int(labels.max())

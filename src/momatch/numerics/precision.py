@@ -1,4 +1,4 @@
-"""Where the method must not follow autocast: log joints and moments are computed in float32 or better."""
+"""Opting out of autocast: log joints and moments are computed in float32 or better."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def full_precision(*tensors: Tensor) -> tuple[torch.dtype, AbstractContextManager[object]]:
-    """The dtype to compute in, the widest of the tensors' and at least float32, and a context without autocast."""
+    """The dtype to compute in (the widest of the tensors', at least float32), and a context that disables autocast."""
     dtype = torch.float32
     for tensor in tensors:
         if tensor.dtype != dtype and tensor.is_floating_point():

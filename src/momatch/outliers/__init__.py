@@ -1,4 +1,4 @@
-"""Outliers: scores of a head, thresholds, conformal p-values, false-discovery control."""
+"""Outlier detection: scores, thresholds, conformal p-values, false-discovery control."""
 
 from momatch.outliers.detector import DISTANCES, OutlierDetector, Score
 from momatch.outliers.discovery import benjamini_hochberg

@@ -1,4 +1,4 @@
-"""Where values stand among sorted ones: `torch.searchsorted`, and the same as plain arithmetic for graphs that are exported."""
+"""Ranks among sorted values: `torch.searchsorted`, and an equivalent that can be exported to ONNX."""
 
 import torch
 import torch.nn.functional as F
@@ -9,20 +9,20 @@ from momatch.numerics.checks import is_traced
 
 
 def count_below(ordered: Float[Tensor, " m"], values: Float[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """How many of `ordered` are smaller than each of `values`.
+    """Number of elements of `ordered` that are smaller than each of `values`.
 
     Args:
-        ordered: in ascending order, without NaN; m of at least 1.
+        ordered: ascending, without NaN, not empty.
         values: without NaN.
     """
-    # ONNX knows no sorted search.
+    # ONNX has no searchsorted.
     return _bisect(ordered, values) if is_traced() else torch.searchsorted(ordered, values)
 
 
 def _bisect(ordered: Tensor, values: Tensor) -> Tensor:
-    """Binary search in log2(m) rounds, in memory for n numbers: comparing all pairs would take n * m."""
+    """Binary search in log2(m) rounds and O(n) memory."""
     rounds = len(ordered).bit_length()
-    # Nothing is larger than infinity: what fills up to 2^rounds - 1 is never counted, and no round reads past the end.
+    # Padding with infinity to 2^rounds - 1 elements is never counted, and keeps reads in bounds.
     filled = F.pad(ordered, (0, 2**rounds - 1 - len(ordered)), value=torch.inf)
     below = torch.zeros_like(values, dtype=torch.int64)
     for step in (2**bit for bit in reversed(range(rounds))):

@@ -1,6 +1,6 @@
-"""Outliers: scores from a head, thresholds, conformal p-values (docs/method.md, "Outliers").
+"""The outlier detector: scores, thresholds, conformal p-values (docs/method.md, "Outliers").
 
-A higher score means more outlying, everywhere.
+Higher scores are more outlying.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def _farthest(head: Head, z: Tensor) -> Tensor:
     return head.mahalanobis(z).amax(-1)
 
 
-#: Mahalanobis distance to the nearest center, to that of the predicted class, to the farthest center.
+#: Mahalanobis distance to the nearest center, to the predicted class's center, and to the farthest center.
 DISTANCES: dict[str, Callable[[Head, Tensor], Tensor]] = {
     "nearest": _nearest,
     "assigned": _assigned,
@@ -41,23 +41,23 @@ DISTANCES: dict[str, Callable[[Head, Tensor], Tensor]] = {
 
 
 class OutlierDetector(nn.Module):
-    """Tells which embeddings the mixture of a head does not explain.
+    """Detects embeddings that are unlikely under a head's mixture.
 
-    The head is borrowed, not owned: the detector follows its training, and its parameters stay out of the detector's state.
+    The detector uses the head's current parameters, but they are not part of its state.
 
     Args:
-        head: the trained head; `Linear` offers the score "density" only (its energy).
-        score: "nearest" (far from all centers), "assigned" (from that of the predicted class), "farthest", or
+        head: the trained head; `Linear` supports only the score "density" (its energy).
+        score: Mahalanobis distance to the "nearest" center, to the predicted class's ("assigned") or to the "farthest", or
             "density" (-log p(x)).
-        threshold: "percentile" of the labelled scores, "annealed" (a percentile that moves from `percentile` to
-            `percentile_end` with the training's progress), or "chi2", the quantile of the distance that a Gaussian cluster
-            implies (needs no labelled scores).
-        percentile: where the threshold stands (at the start, if annealed), 0 to 100.
-        percentile_end: where an annealed threshold ends.
-        quantile: of the chi-square distribution with D degrees of freedom.
+        threshold: "percentile" of the labelled samples' scores; "annealed", a percentile that moves from `percentile` to
+            `percentile_end` during training; or "chi2", the theoretical quantile for a Gaussian cluster, which needs no
+            labelled samples.
+        percentile: for "percentile", and the starting value for "annealed"; 0 to 100.
+        percentile_end: final value for "annealed".
+        quantile: for "chi2": of the chi-square distribution with D degrees of freedom.
 
     Raises:
-        ValueError: if an argument is unknown, out of range, or score and threshold do not go together.
+        ValueError: if an argument is unknown or out of range, or score and threshold are incompatible.
 
     Example:
         >>> detector = OutlierDetector(model.fc).fit(z_labeled)
@@ -81,7 +81,7 @@ class OutlierDetector(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(head, Head):
-            raise ValueError(f"head: got {type(head).__name__}, expected a head of momatch: AAGMM, KMeans or Linear")
+            raise ValueError(f"head: got {type(head).__name__}, expected a momatch head: AAGMM, KMeans or Linear")
         if score not in get_args(Score):
             raise ValueError(f"score: got {score!r}, expected one of {get_args(Score)}")
         if threshold not in get_args(Threshold):
@@ -93,9 +93,9 @@ class OutlierDetector(nn.Module):
         if threshold == "chi2" and score not in ("nearest", "assigned"):
             raise ValueError(
                 f"threshold: got 'chi2' with score {score!r}, expected score 'nearest' or 'assigned': only the distance to "
-                "a sample's own cluster follows the chi-square law"
+                "a sample's own cluster follows a chi-square distribution"
             )
-        # A tuple hides the head from nn.Module, which would register it as a child.
+        # In a tuple, so that nn.Module does not register it as a child.
         self._head = (head,)
         self.score_name: Score = score
         self.threshold = threshold
@@ -110,15 +110,15 @@ class OutlierDetector(nn.Module):
 
     @property
     def head(self) -> Head:
-        """The head whose mixture is asked."""
+        """The head that scores embeddings."""
         return self._head[0]
 
     @torch.no_grad()
     def score(self, z: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
-        """How outlying each embedding is; +inf where it is not a number.
+        """Outlier score of each embedding; +inf for NaN.
 
         Raises:
-            ValueError: if `z` is not (n, D) with n of at least 1.
+            ValueError: if `z` is not (n, D) or is empty.
         """
         head = self.head
         check_embeddings(z, head.embedding_dim, batch_dims=1)
@@ -126,45 +126,45 @@ class OutlierDetector(nn.Module):
         return scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
     def fit(self, z: Float[Tensor, "n D"]) -> "OutlierDetector":
-        """Take the labelled embeddings' scores, from which percentile thresholds are read.
+        """Score labelled embeddings, for percentile thresholds.
 
         Raises:
-            ValueError: if `z` is not (n, D) with n of at least 1, or has scores that are not finite (seen on the CPU only).
+            ValueError: if `z` is not (n, D) or is empty, or a score is not finite (checked on the CPU only).
         """
         scores = self.score(z)
         if is_readable(scores) and not bool(scores.isfinite().all()):
             bad = int((~scores.isfinite()).sum())
             raise ValueError(
-                f"z: got {bad} embeddings without a finite score, expected none; leave the diverged ones out"
+                f"z: got {bad} embeddings without a finite score, expected none; remove diverged embeddings"
             )
         self.threshold_scores = scores
         return self
 
     def calibrate(self, z: Float[Tensor, "m D"]) -> "OutlierDetector":
-        """Take the scores of held-out inliers, against which p-values are ranked.
-
-        They must not have been trained on, or the p-values promise too much.
+        """Score held-out inliers, for p-values. They must not have been trained on, or p-values will be too small.
 
         Raises:
-            ValueError: if `z` is not (m, D) with m of at least 1.
+            ValueError: if `z` is not (m, D) or is empty.
         """
         self.calibration_scores = self.score(z).sort().values
         return self
 
     def tau(self, progress: float = 1.0) -> Float[Tensor, ""]:
-        """The threshold: what scores above it is an outlier.
+        """The threshold above which a score is an outlier.
 
         Args:
-            progress: how much of the training is done, 0 to 1; read by "annealed" only.
+            progress: fraction of the training that is done, 0 to 1; used only by "annealed".
 
         Raises:
-            ValueError: if `progress` is out of range, or a percentile is asked for before `fit`.
+            ValueError: if `progress` is out of range, or a percentile threshold is used before `fit`.
         """
         check_fraction("progress", progress)
         if self.threshold == "chi2":
             return self.gaussian_tau
         if self.threshold_scores.numel() == 0:
-            raise ValueError("threshold: got no labelled scores, expected fit(z) with labelled embeddings first")
+            raise ValueError(
+                "threshold: got no labelled scores, expected fit(z) with labelled embeddings to be called first"
+            )
         moved = progress * (self.percentile_end - self.percentile) if self.threshold == "annealed" else 0.0
         return torch.quantile(self.threshold_scores, (self.percentile + moved) / 100.0)
 
@@ -173,7 +173,7 @@ class OutlierDetector(nn.Module):
 
         Args:
             z: embeddings, (n, D).
-            progress: how much of the training is done, 0 to 1; read by "annealed" only.
+            progress: fraction of the training that is done, 0 to 1; used only by "annealed".
 
         Raises:
             ValueError: as `score` and `tau`.
@@ -184,29 +184,31 @@ class OutlierDetector(nn.Module):
         """Conformal p-value (1 + #{calibration >= score}) / (m + 1).
 
         If a new sample is exchangeable with the calibration set, its p-value is at most alpha with probability at most alpha,
-        whatever the scores are: flagging p <= alpha bounds the false-alarm rate.
+        whatever the score. So flagging p <= alpha bounds the false-positive rate by alpha.
 
         Raises:
             ValueError: if `calibrate` was not called, or as `score`.
         """
         m = self.calibration_scores.numel()
         if m == 0:
-            raise ValueError("p_value: got no calibration scores, expected calibrate(z) with held-out inliers first")
+            raise ValueError(
+                "p_value: got no calibration scores, expected calibrate(z) with held-out inliers to be called first"
+            )
         dtype = self.calibration_scores.dtype
         below = count_below(self.calibration_scores, self.score(z).to(dtype))
-        # In the precision of the scores: a p-value that is compared in float64 must be 1/20 there too.
+        # In the dtype of the scores, so that 1/20 in float64 compares equal to 0.05.
         return (1 + m - below).to(dtype) / (m + 1)
 
     def select_outliers(self, z: Float[Tensor, "n D"], *, fdr: float) -> Bool[Tensor, " n"]:
-        """Outliers of a batch by Benjamini-Hochberg: of those named, at most `fdr` are expected to be inliers.
+        """Select outliers by Benjamini-Hochberg: the expected fraction of inliers among them is at most `fdr`.
 
         Raises:
-            ValueError: if `fdr` is not within 0 to 1, or as `p_value`.
+            ValueError: if `fdr` is not in [0, 1], or as `p_value`.
         """
         return benjamini_hochberg(self.p_value(z), fdr)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The number of scores is data, not structure: make room for what the checkpoint holds.
+        # Resize the buffers to the number of scores in the checkpoint.
         for name in ("threshold_scores", "calibration_scores"):
             value = state_dict.get(prefix + name)
             if isinstance(value, Tensor):

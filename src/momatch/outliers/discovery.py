@@ -1,4 +1,4 @@
-"""False-discovery control: which outliers of a batch to name so that few of them are inliers (docs/method.md, "Outliers")."""
+"""False-discovery-rate control: select outliers so that few of them are inliers (docs/method.md, "Outliers")."""
 
 from collections.abc import Sequence
 from typing import Any, overload
@@ -15,23 +15,23 @@ def benjamini_hochberg(p_values: Float[Tensor, " n"], fdr: float) -> Bool[Tensor
 @overload
 def benjamini_hochberg(p_values: Any, fdr: float) -> Any: ...
 def benjamini_hochberg(p_values: Any, fdr: float) -> Any:
-    """Which hypotheses to reject so that the expected share of false rejections is at most `fdr`.
+    """Reject hypotheses so that the expected fraction of false rejections is at most `fdr`.
 
-    Rejects the k smallest p-values, k the largest rank with p_(k) <= k fdr / n.
+    Rejects the k smallest p-values, where k is the largest rank with p_(k) <= k fdr / n.
 
     Args:
-        p_values: (n,), a tensor; or an array of numpy or a list of numbers, as `MoMatchClassifier` gives them.
-        fdr: false-discovery rate to allow, 0 to 1.
+        p_values: (n,), a tensor, numpy array or list.
+        fdr: allowed false-discovery rate, 0 to 1.
 
     Returns:
-        True where to reject, (n,): a tensor for a tensor, else an array of numpy.
+        True where rejected, (n,): a tensor for a tensor, otherwise a numpy array.
 
     Raises:
-        ValueError: if `fdr` is not within 0 to 1, or there are no p-values.
+        ValueError: if `fdr` is not in [0, 1], or there are no p-values.
     """
     if isinstance(p_values, Tensor):
         return _smallest(p_values, fdr)
-    # Numbers of Python are float64; an array says what its numbers are.
+    # Python floats are float64; arrays keep their dtype.
     return _smallest(torch.tensor(p_values, dtype=None if hasattr(p_values, "dtype") else torch.float64), fdr).numpy()
 
 
@@ -42,7 +42,7 @@ def _smallest(p_values: Tensor, fdr: float) -> Tensor:
         raise ValueError(f"p_values: got shape {tuple(p_values.shape)}, expected (n,) with n of at least 1")
     ordered = p_values.sort().values
     passes = _passes(ordered, torch.arange(1, n + 1), fdr)
-    # The largest p-value that passes; -1, below all of them, if none does.
+    # The largest p-value that passes, or -1 if none does.
     cut = torch.where(passes, ordered, -torch.ones_like(ordered)).amax()
     return p_values <= cut
 
@@ -51,18 +51,18 @@ def _passes(ordered: Float[Tensor, " k"], ranks: Shaped[Tensor, " k"], fdr: floa
     """Where p <= rank fdr / n.
 
     Args:
-        ordered: p-values in ascending order.
-        ranks: how many of all n p-values are at most as large as each; the last is n.
-        fdr: false-discovery rate to allow.
+        ordered: p-values, ascending.
+        ranks: number of p-values at most as large as each; the last is n.
+        fdr: allowed false-discovery rate.
     """
-    # Taken in float64 and rounded once: conformal p-values often meet their bound exactly, and must not miss it by a digit.
+    # Computed in float64 and rounded once: conformal p-values often equal their bound exactly.
     return ordered <= (ranks.double() * fdr / ranks[-1]).to(ordered)
 
 
 class ConformalCounts:
-    """Benjamini-Hochberg over a stream of conformal p-values, in memory that does not grow with their number.
+    """Benjamini-Hochberg over a stream of conformal p-values, in constant memory.
 
-    They are k / (m + 1) for k = 1 to m + 1, so how often each came is all that has to be kept.
+    The p-values are k / (m + 1) for k = 1 to m + 1, so it only counts each k.
 
     Args:
         calibration_size: m.
@@ -81,10 +81,10 @@ class ConformalCounts:
         """The largest p-value that Benjamini-Hochberg rejects; -1 if it rejects none.
 
         Raises:
-            ValueError: if `fdr` is not within 0 to 1.
+            ValueError: if `fdr` is not in [0, 1].
         """
         check_fraction("fdr", fdr)
         p_values = torch.arange(self._steps + 1, dtype=torch.float64) / self._steps
-        # In float32, as `benjamini_hochberg` compares the p-values of a detector.
+        # In float32, like the p-values of a detector in `benjamini_hochberg`.
         passes = _passes(p_values.float(), self._counts.cumsum(0), fdr) & (self._counts > 0)
         return float(torch.where(passes, p_values, -1.0).amax())

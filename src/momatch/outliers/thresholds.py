@@ -1,4 +1,4 @@
-"""Where the chi-square threshold stands: the squared distance to a sample's own Gaussian cluster is chi-square distributed."""
+"""The chi-square threshold: the squared distance to a sample's own Gaussian cluster is chi-square distributed."""
 
 import torch
 
@@ -6,7 +6,7 @@ from momatch.numerics.checks import check_fraction
 
 
 def chi2_quantile(quantile: float, dof: int) -> float:
-    """The chi-square distribution's quantile, by bisection of its distribution function; inf at 1."""
+    """Quantile of the chi-square distribution, by bisection of its CDF; inf at 1."""
     check_fraction("quantile", quantile)
     if quantile == 1.0:
         return torch.inf

@@ -1,4 +1,4 @@
-"""Pseudo-label policies, one a file. A new policy is a file here and an entry in `POLICIES`."""
+"""Pseudo-label policies. To add one, add a file here and an entry in `POLICIES`."""
 
 from momatch.pseudo_labels.fixmatch import FixMatchPolicy
 from momatch.pseudo_labels.flexmatch import FlexMatchPolicy
@@ -6,7 +6,7 @@ from momatch.pseudo_labels.freematch import FreeMatchPolicy
 from momatch.pseudo_labels.policy import Policy
 from momatch.pseudo_labels.softmatch import SoftMatchPolicy
 
-#: The policies by the name that `--policy` takes.
+#: Name (as in `--policy`) -> policy.
 POLICIES: dict[str, type[Policy]] = {
     "fixmatch": FixMatchPolicy,
     "flexmatch": FlexMatchPolicy,

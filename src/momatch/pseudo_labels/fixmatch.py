@@ -9,10 +9,10 @@ from momatch.pseudo_labels.policy import CUTOFF, Policy, prepare
 
 
 class FixMatchPolicy(Policy):
-    """1 where the posterior's maximum reaches a fixed cutoff.
+    """Weight 1 if the maximum of the posterior reaches a fixed cutoff, else 0.
 
     Args:
-        cutoff: the confidence from which a pseudo-label counts.
+        cutoff: minimum confidence for a pseudo-label to count.
     """
 
     def __init__(self, *, cutoff: float = CUTOFF) -> None:
@@ -28,14 +28,14 @@ class FixMatchPolicy(Policy):
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
-        """Weight of each sample, 0 or 1; `indices` are not needed.
+        """Weight of each sample, 0 or 1; `indices` are not used.
 
         Raises:
-            ValueError: if shapes do not fit or the batch is empty.
+            ValueError: if shapes do not match or the batch is empty.
         """
         posterior, keep = prepare(posterior, indices, exclude)
         return keep * (posterior.amax(-1) >= self.cutoff)
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
-        """The confidence from which a pseudo-label of each class counts."""
+        """Minimum confidence of a pseudo-label, by class."""
         return torch.full((num_classes,), self.cutoff)

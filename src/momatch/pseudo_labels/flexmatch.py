@@ -1,4 +1,4 @@
-"""FlexMatch (Zhang et al., 2021): cutoffs by class, lower for classes that are learned less."""
+"""FlexMatch (Zhang et al., 2021): one cutoff per class, lower for classes that are learned less well."""
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -9,16 +9,16 @@ from momatch.pseudo_labels.policy import CUTOFF, Policy, prepare
 
 
 class FlexMatchPolicy(Policy):
-    """FixMatch whose cutoff is lowered for the classes that have been learned less so far.
+    """FixMatch with a lower cutoff for classes that are learned less well so far.
 
-    A memory holds, for every unlabelled sample, the class it was last confidently given (-1: never). With beta_c a class's
-    count relative to the largest, a sample counts if max p >= cutoff * beta_c / (2 - beta_c), c its class.
+    A memory holds the last confident pseudo-label of every unlabelled sample (-1: none yet). With beta_c the count of class c
+    in the memory relative to the largest, a sample of class c counts if max p >= cutoff * beta_c / (2 - beta_c).
 
     Args:
         num_classes: K.
-        num_samples: N_u, the size of the unlabelled pool that `indices` point into.
-        cutoff: the confidence at beta = 1, and from which the memory is written.
-        warmup: let the samples never selected take part in the largest count, so that cutoffs start low.
+        num_samples: N_u, size of the unlabelled pool.
+        cutoff: cutoff at beta = 1, and minimum confidence for updating the memory.
+        warmup: include samples without a pseudo-label in the largest count, so that cutoffs start low.
     """
 
     selected: Tensor
@@ -33,7 +33,7 @@ class FlexMatchPolicy(Policy):
         self.cutoff = check_fraction("cutoff", cutoff)
         self.warmup = warmup
         counts = torch.zeros(num_classes + 1, dtype=torch.int64)
-        counts[-1] = num_samples  # the last place counts the -1
+        counts[-1] = num_samples  # the last entry counts -1
         self.register_buffer("selected", torch.full((num_samples,), -1, dtype=torch.int64))
         self.register_buffer("counts", counts)
         self.register_buffer("beta", torch.zeros(num_classes))
@@ -48,10 +48,10 @@ class FlexMatchPolicy(Policy):
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
-        """Weight of each sample, 0 or 1, by the beta of the steps before; then the memory takes this batch in.
+        """Weight of each sample, 0 or 1, by the current beta; then updates the memory.
 
         Raises:
-            ValueError: if shapes do not fit, the batch is empty or an index is outside the pool.
+            ValueError: if shapes do not match, the batch is empty or an index is outside the pool.
         """
         posterior, keep = prepare(
             posterior, indices, exclude, num_classes=self.num_classes, num_samples=self.num_samples
@@ -62,15 +62,15 @@ class FlexMatchPolicy(Policy):
         return weight
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
-        """The confidence from which a pseudo-label of each class counts in the next step."""
+        """Minimum confidence of a pseudo-label in the next step, by class."""
         return self.cutoff * (self.beta / (2.0 - self.beta))
 
     def _remember(self, indices: Tensor, labels: Tensor, confident: Tensor) -> None:
-        """Write confident labels into the memory and move their counts; an index that comes twice takes its last label."""
+        """Store confident labels in the memory and update the counts. For a repeated index, the last label wins."""
         place = torch.arange(len(indices), device=indices.device)
         write = torch.where(confident, place, -1)
         self._latest.index_fill_(0, indices, -1).scatter_reduce_(0, indices, write, "amax")
-        winner = self._latest[indices]  # which place writes this sample's label; -1: none
+        winner = self._latest[indices]  # position in the batch that sets this sample's label; -1: none
         old = self.selected[indices]
         self.selected[indices] = torch.where(winner >= 0, labels[winner.clamp_min(0)], old)
         moved = (confident & (winner == place)).long()

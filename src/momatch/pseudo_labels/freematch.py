@@ -1,4 +1,4 @@
-"""FreeMatch (Wang et al., 2023): thresholds that follow the model's own confidence, and its fairness loss."""
+"""FreeMatch (Wang et al., 2023): thresholds that follow the model's confidence, and a fairness loss."""
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -9,10 +9,10 @@ from momatch.pseudo_labels.policy import MOMENTUM, Policy, masked_mean, move_ave
 
 
 class FreeMatchPolicy(Policy):
-    """Thresholds that follow the model's own confidence, globally and by class.
+    """Thresholds that follow the model's confidence, globally and by class.
 
-    With exponential averages tau of max p, p~ of p and h~ of the predicted classes, all from 1/K and updated first, a sample
-    counts if max p >= tau * p~_c / max p~.
+    With exponential moving averages tau of max p, p~ of p and h~ of the predicted classes (all starting at 1/K and updated
+    first), a sample of class c counts if max p >= tau * p~_c / max p~.
 
     Args:
         num_classes: K.
@@ -42,10 +42,10 @@ class FreeMatchPolicy(Policy):
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
-        """Weight of each sample, 0 or 1; `indices` are not needed.
+        """Weight of each sample, 0 or 1; `indices` are not used.
 
         Raises:
-            ValueError: if shapes do not fit or the batch is empty.
+            ValueError: if shapes do not match or the batch is empty.
         """
         posterior, keep = prepare(posterior, indices, exclude, num_classes=self.num_classes)
         confidence, labels = posterior.max(-1)
@@ -55,21 +55,21 @@ class FreeMatchPolicy(Policy):
         return keep * (confidence >= self.thresholds(self.num_classes)[labels])
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
-        """The confidence from which a pseudo-label of each class counts, by the averages so far."""
+        """Minimum confidence of a pseudo-label, by class."""
         return self.tau * self.mean_posterior / self.mean_posterior.amax()
 
     def fairness_loss(self, strong_posterior: Float[Tensor, "n K"], weight: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Self-adaptive fairness on the strong views that count: sum_c norm(p~/h~)_c log norm(pbar/h)_c.
+        """Self-adaptive fairness loss: sum_c norm(p~/h~)_c log norm(pbar/h)_c.
 
-        Negative by design, and to be weighted lightly (0.001). pbar and h are mean and histogram of the strong views with
-        positive weight. A class that no such view is given has no ratio and is left out; with no such view the loss is 0.
+        pbar and h are the mean and histogram of the strong views with positive weight; classes that do not occur among them are
+        left out, and the loss is 0 without such views. It is negative by design and meant for a small weight (0.001).
 
         Args:
-            strong_posterior: the strong views' posterior, with its gradient.
-            weight: what `forward` returned for these samples.
+            strong_posterior: posterior of the strong views, with gradient.
+            weight: result of `forward` for these samples.
 
         Raises:
-            ValueError: if shapes do not fit or the batch is empty.
+            ValueError: if shapes do not match or the batch is empty.
         """
         strong_posterior, counted = prepare(
             strong_posterior, weight, weight <= 0, num_classes=self.num_classes, name="weight"
@@ -78,10 +78,10 @@ class FreeMatchPolicy(Policy):
         histogram = masked_mean(one_hot(strong_posterior.argmax(-1), strong_posterior), counted)
         seen = histogram > 0
         safe = torch.where(seen, histogram, 1.0)
-        # The gradient must not see log 0 either, hence the inner where.
+        # The inner where keeps log 0 out of the gradient.
         ratio = torch.where(seen, mean, 1.0) / safe
         log_ratio = torch.where(seen, ratio.log() - torch.where(seen, ratio, 0.0).sum().clamp_min(1e-30).log(), 0.0)
-        # A class not predicted for very long has an average so small that the ratio would overflow.
+        # The ratio would overflow for a class that has not been predicted for very long.
         known = self.mean_histogram >= torch.finfo(self.mean_histogram.dtype).tiny
         target = torch.where(known, self.mean_posterior / self.mean_histogram, 0.0)
         return ((target / target.sum()) * log_ratio).sum()

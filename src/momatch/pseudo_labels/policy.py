@@ -1,7 +1,7 @@
-"""What every pseudo-label policy is: how much each unlabelled sample counts, from the weak view's posterior (docs/method.md).
+"""Base class of pseudo-label policies: weight of each unlabelled sample from its weak view's posterior (docs/method.md).
 
-Running state lives in buffers, so ``.to()`` and checkpoints just work; nothing is read back to the host. Excluded samples
-(outliers) get weight 0 and leave no trace in the state.
+Running state is in buffers and is never read back to the host. Excluded samples (outliers) get weight 0 and do not affect the
+state.
 """
 
 from typing import ClassVar
@@ -14,7 +14,7 @@ from momatch.numerics.checks import is_readable
 
 CUTOFF = 0.95
 MOMENTUM = 0.999
-#: How far rounding may take a probability out of 0 to 1, half precision included.
+#: Tolerance for probabilities outside [0, 1] by rounding, including in half precision.
 PROBABILITY_SLACK = 0.01
 
 
@@ -29,39 +29,39 @@ class Policy(nn.Module):
 
     @classmethod
     def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "Policy":
-        """The policy of a training run; each takes what it needs of these.
+        """Build the policy for a training run, ignoring the arguments it does not need.
 
         Args:
             num_classes: K.
-            num_samples: N_u, the size of the unlabelled pool.
-            cutoff: the confidence from which a pseudo-label counts.
+            num_samples: N_u, size of the unlabelled pool.
+            cutoff: minimum confidence for a pseudo-label to count.
         """
-        raise TypeError(f"{cls.__name__}: a policy defines build(num_classes, num_samples, cutoff)")
+        raise TypeError(f"{cls.__name__}: a policy must define build(num_classes, num_samples, cutoff)")
 
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
-        """The weight of each sample, 0 to 1; running state takes the batch in.
+        """Weight of each sample, 0 to 1; also updates the running state.
 
         Args:
             posterior: p(y|x) of the weak views, (n, K).
-            indices: their places in the unlabelled pool, (n,).
-            exclude: True for samples that take no part; None for none.
+            indices: of the samples in the unlabelled pool, (n,).
+            exclude: True for samples to ignore; None for none.
         """
-        raise TypeError(f"{type(self).__name__}: a policy defines forward(posterior, indices, exclude)")
+        raise TypeError(f"{type(self).__name__}: a policy must define forward(posterior, indices, exclude)")
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
-        """The confidence from which a pseudo-label of each class counts."""
-        raise TypeError(f"{type(self).__name__}: a policy defines thresholds(num_classes)")
+        """Minimum confidence of a pseudo-label, by class."""
+        raise TypeError(f"{type(self).__name__}: a policy must define thresholds(num_classes)")
 
     def fairness_loss(self, strong_posterior: Float[Tensor, "n K"], weight: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """A term that keeps the predicted classes balanced, where `has_fairness_loss`.
+        """A loss that keeps the predicted classes balanced; only if `has_fairness_loss`.
 
         Args:
-            strong_posterior: p(y|x) of the strong views, (n, K), with its gradient.
-            weight: what `forward` returned for these samples.
+            strong_posterior: p(y|x) of the strong views, (n, K), with gradient.
+            weight: result of `forward` for these samples.
         """
-        raise TypeError(f"{type(self).__name__}: the policy has no fairness loss")
+        raise TypeError(f"{type(self).__name__}: this policy has no fairness loss")
 
 
 def prepare(
@@ -73,12 +73,12 @@ def prepare(
     num_samples: int | None = None,
     name: str = "indices",
 ) -> tuple[Float[Tensor, "n K"], Float[Tensor, " n"]]:
-    """Check the arguments of a policy; returns the posterior in float32 or better, and 1 for the samples that take part.
+    """Check a policy's arguments; returns the posterior in float32 or better, and a mask that is 1 for samples to use.
 
-    A posterior that is not finite takes no part: one bad step must not spoil the running state.
+    Samples with a non-finite posterior are masked, so that a bad step cannot corrupt the running state.
 
     Raises:
-        ValueError: naming the argument, what was got and what was expected.
+        ValueError: naming the argument.
     """
     K = "K" if num_classes is None else num_classes
     if posterior.ndim != 2 or posterior.shape[1] != (num_classes or posterior.shape[1]):
@@ -91,23 +91,23 @@ def prepare(
     if not posterior.is_floating_point():
         raise ValueError(f"posterior: got dtype {posterior.dtype}, expected probabilities in floating point")
     if per_sample.shape != (n,):
-        raise ValueError(f"{name}: got shape {tuple(per_sample.shape)}, expected ({n},), one for each posterior")
+        raise ValueError(f"{name}: got shape {tuple(per_sample.shape)}, expected ({n},), one per sample")
     if name == "indices" and (per_sample.is_floating_point() or per_sample.dtype == torch.bool):
-        raise ValueError(f"indices: got dtype {per_sample.dtype}, expected places in the unlabelled pool, integers")
+        raise ValueError(f"indices: got dtype {per_sample.dtype}, expected integer indices into the unlabelled pool")
     if exclude is not None and (exclude.shape != (n,) or exclude.dtype != torch.bool):
         raise ValueError(f"exclude: got shape {tuple(exclude.shape)} and dtype {exclude.dtype}, expected ({n},) bool")
     if num_samples is not None and is_readable(per_sample):
         low, high = int(per_sample.min()), int(per_sample.max())
         if low < 0 or high >= num_samples:
             raise ValueError(
-                f"indices: got {low} to {high}, expected 0 to {num_samples - 1}, places in the unlabelled pool"
+                f"indices: got {low} to {high}, expected 0 to {num_samples - 1}, indices into the unlabelled pool"
             )
     if is_readable(posterior) and bool(
         (((posterior - 0.5).abs() > 0.5 + PROBABILITY_SLACK) & posterior.isfinite()).any()
     ):
         raise ValueError(
             f"posterior: got values from {posterior.min():.3g} to {posterior.max():.3g}, expected probabilities; "
-            "take log_posterior(log_joint).exp()"
+            "pass log_posterior(log_joint).exp()"
         )
     posterior = posterior.to(torch.promote_types(posterior.dtype, torch.float32))
     keep = posterior.isfinite().all(-1)
@@ -116,16 +116,16 @@ def prepare(
 
 
 def one_hot(labels: Tensor, posterior: Tensor) -> Tensor:
-    """(n, K) in the dtype of the posterior."""
+    """One-hot labels, (n, K), in the dtype of the posterior."""
     return (labels.unsqueeze(1) == torch.arange(posterior.shape[1], device=posterior.device)).to(posterior.dtype)
 
 
 def masked_mean(values: Tensor, keep: Tensor) -> Tensor:
-    """The mean over the samples that take part; 0 if there are none."""
-    # No matrix product: autocast would take it in half precision.
+    """Mean over the samples with keep = 1; 0 if there are none."""
+    # Not a matrix product, which autocast would run in half precision.
     return (values * keep.view(-1, *[1] * (values.ndim - 1))).sum(0) / keep.sum().clamp_min(1)
 
 
 def move_average(state: Tensor, new: Tensor, keep: Tensor, momentum: float) -> None:
-    """Move an exponential average towards `new`, unless no sample takes part."""
+    """Update an exponential moving average with `new`, unless no sample is kept."""
     state.lerp_(new.to(state.dtype), (1.0 - momentum) * keep.any().to(state.dtype))

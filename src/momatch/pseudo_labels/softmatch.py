@@ -1,4 +1,4 @@
-"""SoftMatch (Chen et al., 2023): a weight that falls off below the mean confidence."""
+"""SoftMatch (Chen et al., 2023): weights that fall off below the mean confidence."""
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -9,11 +9,11 @@ from momatch.pseudo_labels.policy import MOMENTUM, Policy, masked_mean, move_ave
 
 
 class SoftMatchPolicy(Policy):
-    """A weight instead of a cutoff: 1 above the mean confidence, falling as a Gaussian below it.
+    """Soft weights instead of a cutoff: 1 above the mean confidence, falling like a Gaussian below it.
 
-    With exponential averages of the mean mu (from 1/K) and the variance s2 (from 1) of max p, the weight is
-    exp(-min(max p - mu, 0)^2 / (2 s2 / 4)). max p is that of the posterior aligned to uniform classes, p~ its running mean:
-    for the weight only, the pseudo-label stays what the model said.
+    With exponential moving averages of the mean mu (starting at 1/K) and the variance s2 (starting at 1) of max p, the weight
+    is exp(-min(max p - mu, 0)^2 / (2 s2 / 4)). Here p is the posterior divided by its running mean and normalised (uniform
+    alignment); the pseudo-label itself is not aligned.
 
     Args:
         num_classes: K.
@@ -41,14 +41,14 @@ class SoftMatchPolicy(Policy):
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
-        """Weight of each sample, within 0 to 1; `indices` are not needed.
+        """Weight of each sample, 0 to 1; `indices` are not used.
 
         Raises:
-            ValueError: if shapes do not fit or the batch is empty.
+            ValueError: if shapes do not match or the batch is empty.
         """
         posterior, keep = prepare(posterior, indices, exclude, num_classes=self.num_classes)
         move_average(self.mean_posterior, masked_mean(posterior, keep), keep, self.momentum)
-        # Three numbers may reach 0: the average of a class never seen, the sum of a row that takes no part, the variance.
+        # Three denominators may be 0: the mean of an unseen class, the sum of a masked row, and the variance.
         tiny = torch.finfo(self.mean.dtype).tiny
         aligned = posterior / self.mean_posterior.clamp_min(tiny)
         confidence = (aligned / aligned.sum(-1, keepdim=True).clamp_min(tiny)).amax(-1)
@@ -60,5 +60,5 @@ class SoftMatchPolicy(Policy):
         return keep * torch.exp(-2.0 * shortfall.square() / self.variance.clamp_min(tiny))
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
-        """The (aligned) confidence from which a pseudo-label of each class counts in full: the same for all."""
+        """The (aligned) confidence at which the weight reaches 1; the same for all classes."""
         return self.mean.expand(num_classes)

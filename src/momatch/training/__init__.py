@@ -1,1 +1,1 @@
-"""What fits a classifier: the step, the loop, checkpoints and the run directory."""
+"""Training: the step, the loop, checkpoints and the run directory."""

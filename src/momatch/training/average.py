@@ -1,4 +1,4 @@
-"""The averaged model: an exponential moving average of the parameters, with the live model's buffers."""
+"""The averaged model: an exponential moving average (EMA) of the parameters, with the live model's buffers."""
 
 import copy
 
@@ -10,14 +10,13 @@ from momatch.models.classifier import Classifier
 
 
 class AveragedModel:
-    """average <- d * average + (1 - d) * live, with d = min(decay, (1 + t) / (10 + t)) at step t, in a few kernels.
+    """average <- d * average + (1 - d) * live, with d = min(decay, (1 + t) / (10 + t)) at step t.
 
-    The decay grows: with a constant one, the average of a short run would keep some of its random initial weights. It
-    depends on the step alone, so the average has no other state than its weights.
+    The decay grows, because with a constant one the average of a short run would keep part of the random initial weights.
 
     Args:
-        live: the model that trains.
-        decay: largest decay.
+        live: the model being trained.
+        decay: maximum decay.
     """
 
     def __init__(self, live: Classifier, decay: float) -> None:
@@ -28,7 +27,7 @@ class AveragedModel:
         self._buffers = list(self.classifier.buffers()), list(live.buffers())
 
     def decay_at(self, step: int) -> float:
-        """The decay of step t: min(decay, (1 + t) / (10 + t)). It reaches 0.999 at step 8,990."""
+        """The decay at step t: min(decay, (1 + t) / (10 + t)). It reaches 0.999 at step 8,990."""
         return min(self.decay, (1.0 + step) / (10.0 + step))
 
     @torch.no_grad()
@@ -36,8 +35,8 @@ class AveragedModel:
         """Move towards the live model.
 
         Args:
-            step: how many steps were made before this one.
-            keep: 1, or 0 for a step that was skipped.
+            step: number of steps before this one.
+            keep: 1, or 0 if the step was skipped.
         """
         decay = self.decay_at(step)
         change = torch._foreach_sub(self._values, self._averages)

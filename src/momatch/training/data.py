@@ -1,4 +1,4 @@
-"""The data of a run: loaded, written down so that the same can be loaded again, parted and split as the config says."""
+"""The data of a run: loading, recording for later reloading, and splitting."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,21 +13,21 @@ from momatch.data.splits import SemiSupervised, hold_out_pool, split_as_labeled,
 from momatch.storage.data_record import DataRecord, read_data_record
 from momatch.storage.run_config import read_config
 
-#: What the images of held-out classes are called among outliers.
+#: Name of the held-out classes' images among outliers.
 HELD_OUT = "held-out classes"
-#: Share of the pool that is kept out of training for calibration, where there are no test images.
+#: Default fraction of the pool kept out of training for calibration if there are no test images.
 POOL_SHARE = 0.1
-#: Option of `load_dataset` -> what a config calls it, and the flag of ``momatch train``, ``embed`` and ``evaluate``.
+#: Option of `load_dataset` -> setting and flag, for error messages.
 _OPTIONS = {"size": "image_size (--image-size)", "test_fraction": "test_fraction (--test-fraction)"}
 
 
 @dataclass(frozen=True)
 class CalibrationRows:
-    """What was not trained on, for outlier p-values.
+    """Rows kept out of training, for calibrating outlier p-values.
 
     Attributes:
-        rows: none where nothing could be held out.
-        source: what they are, in words.
+        rows: empty if nothing could be held out.
+        source: description of the rows.
     """
 
     rows: Rows
@@ -43,28 +43,24 @@ def load_by_name(
     progress: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """Load a dataset with settings of a config; only what was asked for is passed on.
-
-    An option that means nothing to the dataset is refused, not ignored. Messages name options as the config does.
+    """Load a dataset with the settings of a config. Error messages use the names of the settings.
 
     Raises:
-        ValueError: if the data cannot be used.
+        ValueError: if the data are invalid, or an option does not apply to the dataset.
     """
     options = {"size": image_size, "test_fraction": test_fraction or None}
     given = {key: value for key, value in options.items() if value is not None}
     try:
         return load_dataset(name, data_dir, progress=progress, download=download, **given)
     except DataError as error:
-        raise error.renamed(
-            {"size": "image_size (--image-size)", "test_fraction": "test_fraction (--test-fraction)"}
-        ) from error
+        raise error.renamed(_OPTIONS) from error
 
 
 def load_data(config: TrainConfig) -> Dataset:
-    """The dataset that a config names, to train on.
+    """Load the dataset of a config.
 
     Raises:
-        ValueError: if the data cannot be used.
+        ValueError: if the data are invalid.
     """
     return load_by_name(
         config.dataset,
@@ -76,12 +72,12 @@ def load_data(config: TrainConfig) -> Dataset:
 
 
 def describe_data(config: TrainConfig, dataset: Dataset, *, given: bool) -> DataRecord:
-    """What is written down about the data of a run.
+    """The record of a run's data that is stored with it.
 
     Args:
         config: the resolved settings of the run.
-        dataset: that it trains on.
-        given: whether it was handed over, and not loaded as the config says.
+        dataset: its data.
+        given: whether the dataset was passed in rather than loaded from the config.
     """
     return DataRecord(
         source=config.dataset,
@@ -104,24 +100,24 @@ def load_run_data(
     progress: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """The data that a run was trained on, as its data.json describes them: the one way for whatever looks at a run later.
+    """Load the data that a run was trained on, and check them against its data.json.
 
     Args:
-        directory: of the run.
-        dataset: the data themselves; None to load them again.
-        data_dir: where known datasets lie; None for where the run found them.
+        directory: the run directory.
+        dataset: the data; None to load them again.
+        data_dir: directory of the built-in datasets; None for the run's.
         progress: show progress bars while loading.
-        download: fetch a known dataset that is not there.
+        download: download a built-in dataset if it is missing.
 
     Raises:
-        ValueError: if there is no record, the data cannot be loaded, or they are not those that the run was trained on.
+        ValueError: if there is no record, the data cannot be loaded, or they have changed since training.
     """
     record = read_data_record(directory)
-    advice = "pass the Dataset that it was trained on (dataset=...)" if record.given else "put the old data back"
+    advice = "pass the Dataset it was trained on (dataset=...)" if record.given else "restore the old data"
     if dataset is None:
         if record.source not in BY_NAME and not Path(record.source).expanduser().exists():
             raise ValueError(
-                f"{record.source!r} is neither a known dataset nor a path that exists here, and the run was trained on it; "
+                f"{record.source!r}: the run was trained on it, but it is neither a built-in dataset nor an existing path; "
                 + (
                     advice
                     if record.given
@@ -138,19 +134,19 @@ def load_run_data(
         )
     if dataset.digest() != record.digest:
         raise ValueError(
-            f"{record.source}: got data that differ from those that the run in {directory} was trained on, expected the same "
+            f"{record.source}: data differ from what the run in {directory} was trained on, expected the same "
             f"images, labels and classes ({record.contents}; {record.train:,} for training, {record.test:,} for testing); "
-            f"{advice}, or name a dataset to use instead"
+            f"{advice}, or name another dataset"
         )
     return dataset
 
 
 def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
-    """The dataset with the classes that a run knows apart from those it does not.
+    """Separate the held-out classes of a dataset from the others.
 
     Args:
         dataset: neither copied nor read.
-        held_out_classes: names or numbers with commas between them, as in `TrainConfig`; empty for none.
+        held_out_classes: comma-separated names or numbers, as in `TrainConfig`; empty for none.
 
     Raises:
         ValueError: if a class is unknown or named twice, or if fewer than two would remain.
@@ -166,7 +162,7 @@ def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
             unknown_train=nothing,
             unknown_test=None,
         )
-    # A name that looks like a number is a name first: the digits are called "0" to "9".
+    # Names take precedence over numbers: the classes of digits are named "0" to "9".
     classes = [int(word) if word.isdecimal() and word not in dataset.class_names else word for word in words]
     try:
         return hold_out_classes(dataset, classes)
@@ -175,10 +171,10 @@ def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
 
 
 def split_rows(config: TrainConfig, parts: HeldOut) -> tuple[SemiSupervised, CalibrationRows]:
-    """The labelled set and the pool as the config says, and the images kept out of both for calibration.
+    """Split into labelled set, pool and calibration images.
 
     Raises:
-        ValueError: if the images do not suffice.
+        ValueError: if there are too few images.
     """
     if config.labels_per_class == 0:
         data = split_as_labeled(parts.train, parts.class_names, labeled_in_pool=config.labeled_in_pool)
@@ -190,9 +186,9 @@ def split_rows(config: TrainConfig, parts: HeldOut) -> tuple[SemiSupervised, Cal
             seed=config.seed,
             labeled_in_pool=config.labeled_in_pool,
         )
-    strangers = len(parts.unknown_train)
-    if config.held_out_in_pool and strangers:
-        share = strangers / (strangers + len(data.unlabeled))
+    outliers = len(parts.unknown_train)
+    if config.held_out_in_pool and outliers:
+        share = outliers / (outliers + len(data.unlabeled))
         data = contaminate(data, parts.unknown_train.rows, fraction=share, seed=config.seed, name=HELD_OUT)
     return _hold_out_calibration(config, data, parts.test)
 
@@ -207,7 +203,7 @@ def _hold_out_calibration(
     smaller, images = hold_out_pool(data, fraction=fraction, seed=config.seed)
     if fraction and len(images) == 0 and config.calibration_fraction is not None:
         raise ValueError(
-            f"calibration_fraction: got {fraction} of a pool of {len(data.unlabeled)} images without a single one that "
-            "could be kept out, expected a larger fraction or more unlabelled images; 0 keeps none out, and gives no p-values"
+            f"calibration_fraction: got {fraction} of a pool of {len(data.unlabeled)} images, which holds out none of "
+            "them, expected a larger fraction or more unlabelled images; 0 holds out none and gives no p-values"
         )
     return smaller, CalibrationRows(images, f"{len(images):,} images of the pool, kept out of training")

@@ -44,36 +44,34 @@ def fit(
     *,
     trust_code: bool = False,
 ) -> Run:
-    """Train a classifier.
-
-    Under torchrun every process calls it, and together they train as one.
+    """Train a classifier. Under torchrun, call it in every process.
 
     Args:
-        config: the settings. Where the dataset is a features file (``momatch embed``), fields that equal their defaults count
-            as not given and come from the preset ``features``, as in ``momatch train``, unless `TrainConfig.preset` made it.
-        dataset: the data, if it is not to be loaded by `config.dataset`.
-        tracker: where metrics go beside metrics.jsonl, if not where `config.tracker` says.
-        trust_code: import a backbone of the form ``package.module:factory``. Settings may come from a run directory or a
-            features file, and no file may run code by itself.
+        config: the settings. For a features file (``momatch embed``), fields at their defaults are taken from the preset
+            ``features``, as in ``momatch train``, unless the config was made by `TrainConfig.preset`.
+        dataset: the data; None to load `config.dataset`.
+        tracker: additional destination of the metrics; None for `config.tracker`.
+        trust_code: allow importing a custom backbone (``package.module:factory``). Off by default, because its name may come
+            from a run directory or a features file.
 
     Returns:
         The finished run.
 
     Raises:
-        ValueError: if the data or settings cannot be used, the run directory holds another run, or the training diverged.
+        ValueError: if the data or settings are invalid, the run directory holds another run, or training diverges.
         OSError: if the run directory cannot be written; the last good checkpoint is intact.
-        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+        Interrupted: after Ctrl-C or SIGTERM, with a checkpoint saved.
     """
-    config = _settle(config, dataset)
+    config = _resolve(config, dataset)
     assert config.run_dir is not None, "resolved"
-    # Before minutes of loading, and before a run directory is made.
-    check_trusted(config.backbone, _named_by(config, dataset), trust_code=trust_code)
+    # Fail before loading data and creating the run directory.
+    check_trusted(config.backbone, _backbone_source(config, dataset), trust_code=trust_code)
     directory = RunDirectory(config.run_dir)
     device = choose_device(config.device)
     if device.type == "cpu":
         keep_large_blocks()
     with explain_out_of_memory(), joined_processes(device.type) as processes, ExitStack() as stack:
-        # Refused now, by all processes alike, rather than after minutes of loading.
+        # All processes check the run directory before loading data.
         if config.resume == "auto":
             config = replace(config, resume=directory.exists)
         if config.resume:
@@ -93,10 +91,10 @@ def fit(
             record = describe_data(config, training.input.dataset, given=dataset is not None)
             write_data_record(directory.path, record)
         signals = stack.enter_context(StopSignals())
-        history, remarks = _resume(training, recorder) if config.resume else (History(), [])
-        recorder.begin(training.stream.step, _introduction(config, training))
-        for remark in remarks:
-            recorder.say(remark)
+        history, notes = _restore_newest(training, recorder) if config.resume else (History(), [])
+        recorder.begin(training.stream.step, _describe_run(config, training))
+        for note in notes:
+            recorder.say(note)
         evaluation = _train(config, training, recorder=recorder, history=history, signals=signals)
         if processes.is_main:
             _finish(config, training, recorder=recorder, history=history, evaluation=evaluation)
@@ -104,16 +102,16 @@ def fit(
     return Run.load(recorder.path, trust_code=trust_code)
 
 
-def _settle(config: TrainConfig, dataset: Dataset | None) -> TrainConfig:
-    """The resolved settings; those about a dataset that was handed over are what it is."""
+def _resolve(config: TrainConfig, dataset: Dataset | None) -> TrainConfig:
+    """Resolve the config; a given dataset determines `dataset` and `image_size`."""
     if dataset is None:
         return resolve_config(config)
     config = resolve_config(replace(config, dataset=dataset.name), dataset.features)
     return replace(config, image_size=dataset.train.rows.side)
 
 
-def _named_by(config: TrainConfig, dataset: Dataset | None) -> str | Path:
-    """Where the name of the backbone comes from."""
+def _backbone_source(config: TrainConfig, dataset: Dataset | None) -> str | Path:
+    """Where the backbone's name comes from, for the error message."""
     assert config.run_dir is not None, "resolved"
     features = read_feature_spec(config.dataset) if dataset is None else dataset.features
     if features is not None:
@@ -124,14 +122,14 @@ def _named_by(config: TrainConfig, dataset: Dataset | None) -> str | Path:
 def _open_recorder(
     config: TrainConfig, processes: Processes, device: torch.device, tracker: Tracker | None
 ) -> Recorder:
-    """The recorder; where the first process cannot make it, no other one goes on alone."""
+    """Open the recorder; if the main process fails, all processes raise."""
     recorder, failure = None, None
     try:
         recorder = Recorder(config, processes, tracker)
     except (ValueError, OSError) as error:
         failure = error
     if processes.any(failure is not None, device) and failure is None:
-        failure = ValueError("the first process could not open the run directory")
+        failure = ValueError("the main process could not open the run directory")
     if failure is not None:
         raise failure
     assert recorder is not None
@@ -141,64 +139,64 @@ def _open_recorder(
 def _train(
     config: TrainConfig, training: Training, *, recorder: Recorder, history: History, signals: StopSignals
 ) -> Evaluation | None:
-    """Make the steps that are left; returns the evaluation at the last one, None if that was made before or there is none."""
+    """Run the remaining steps; returns the last evaluation, None if there was none."""
     evaluation = None
     processes = training.step.processes
-    images_a_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
-    refits_outliers = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
-    last_line, seconds_then = training.stream.step, history.seconds
-    clock = time.perf_counter() - history.seconds
+    images_per_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
+    refit_outliers = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
+    last_logged_step, last_logged_seconds = training.stream.step, history.seconds
+    start_time = time.perf_counter() - history.seconds
     if training.stream.step == 0:
-        if refits_outliers:
+        if refit_outliers:
             refit_outlier_head(training, config.cutoff)
-        # From here on there always is a state to go back to.
+        # So that there is always a checkpoint to resume from.
         recorder.checkpoint(training, history)
     for step in range(training.stream.step, config.steps):
         training.step(next(training.stream), lr=learning_rate(config, step), progress=step / config.steps)
-        done = step + 1
-        if refits_outliers and _due(config.outlier_refit_interval, done):
+        step_count = step + 1
+        if refit_outliers and _due(config.outlier_refit_interval, step_count):
             refit_outlier_head(training, config.cutoff)
-        evaluating = done == config.steps or _due(config.eval_interval, done)
-        logging = evaluating or _due(config.log_interval, done)
-        if evaluating and processes.is_main:
+        is_eval_step = step_count == config.steps or _due(config.eval_interval, step_count)
+        is_log_step = is_eval_step or _due(config.log_interval, step_count)
+        if is_eval_step and processes.is_main:
             evaluation = _evaluate(training, history)
-        if logging:
-            # The one place where the host waits for the device.
+        if is_log_step:
+            # The only host sync.
             history.metrics = training.step.interval_metrics()
-            history.seconds = time.perf_counter() - clock
+            history.seconds = time.perf_counter() - start_time
             line = {
-                "step": done,
+                "step": step_count,
                 **history.metrics,
                 **class_thresholds(training.step),
                 "lr": learning_rate(config, step),
             }
-            if evaluating:
+            if is_eval_step:
                 line["test_accuracy"] = history.test_accuracy
-            images, seconds = images_a_step * (done - last_line), history.seconds - seconds_then
-            last_line, seconds_then = done, history.seconds
+            images, seconds = images_per_step * (step_count - last_logged_step), history.seconds - last_logged_seconds
+            last_logged_step, last_logged_seconds = step_count, history.seconds
             recorder.metrics({**line, "seconds": history.seconds, "images_per_second": images / seconds}, images)
-            check_progress(config, training.step, done, recorder.path)
-        # Several processes must stop at the same step, and agree where they wait for each other anyway.
+            check_progress(config, training.step, step_count, recorder.path)
+        # Processes must stop at the same step; they agree at log steps, where they synchronise anyway.
         stop = signals.received is not None
         if processes.world_size > 1:
-            stop = logging and processes.any(stop, training.step.device)
-        if stop or done == config.steps or _due(config.checkpoint_interval, done):
-            history.seconds = time.perf_counter() - clock
+            stop = is_log_step and processes.any(stop, training.step.device)
+        if stop or step_count == config.steps or _due(config.checkpoint_interval, step_count):
+            history.seconds = time.perf_counter() - start_time
             recorder.checkpoint(training, history)
-        if stop and done < config.steps:
+        if stop and step_count < config.steps:
             command = f"momatch train --resume --run-dir {shlex.quote(str(recorder.path))}"
             command += " --trust-code" * (":" in config.backbone)
             if processes.world_size > 1:
                 command = f"torchrun --nproc-per-node {processes.world_size} -m {command}"
             raise Interrupted(
-                f"stopped at step {done} of {config.steps} and saved; go on with: {command}",
+                f"stopped at step {step_count} of {config.steps} and saved; resume with: {command}",
                 signals.received or signal.SIGTERM,
             )
     return evaluation
 
 
-def _due(interval: int, done: int) -> bool:
-    return interval > 0 and done % interval == 0
+def _due(interval: int, step_count: int) -> bool:
+    return interval > 0 and step_count % interval == 0
 
 
 def _evaluate(training: Training, history: History) -> Evaluation | None:
@@ -207,7 +205,7 @@ def _evaluate(training: Training, history: History) -> Evaluation | None:
     average = training.step.average.classifier
     outputs = run_classifier(average, training.test.rows)
     if not bool(outputs.log_joint.isfinite().all()):
-        # Diverged: there is no accuracy, and the steps that follow will tell the cause.
+        # Diverged; `check_progress` will report the cause.
         history.test_accuracy = None
         return None
     evaluation = evaluate_outputs(average.head, outputs, training.test.labels)
@@ -216,28 +214,29 @@ def _evaluate(training: Training, history: History) -> Evaluation | None:
     return evaluation
 
 
-def _resume(training: Training, recorder: Recorder) -> tuple[History, list[str]]:
-    """Restore the newest checkpoint that is whole; returns what the loop knew and what the user should know."""
+def _restore_newest(training: Training, recorder: Recorder) -> tuple[History, list[str]]:
+    """Restore the newest intact checkpoint; returns the loop's history and notes for the user."""
     checkpoint = load_newest(recorder.path / FOLDER)
     if checkpoint is None:
         return History(), []
-    remarks = [f"checkpoint not used: {reason}" for reason in checkpoint.rejected]
+    notes = [f"skipped checkpoint: {reason}" for reason in checkpoint.rejected]
     history = restore(training, checkpoint.tensors, checkpoint.facts)
     before, now = checkpoint.facts["processes"], training.step.processes.world_size
     if before != now:
-        remarks.append(
-            f"note: the run was trained by {before} process(es) so far and goes on with {now}; batch norm sees other parts of "
-            "the batch, so the result is not that of an undisturbed run"
+        notes.append(
+            f"note: the run was started with {before} process(es) and resumes with {now}; batch norm sees different parts of "
+            "the batch, so the result will differ from an uninterrupted run"
         )
-    return history, remarks
+    return history, notes
 
 
-def _introduction(config: TrainConfig, training: Training) -> str:
+def _describe_run(config: TrainConfig, training: Training) -> str:
     data, source = training.data, training.input
-    begun, processes = training.stream.step, training.step.processes
+    processes = training.step.processes
+    resumed = f"resumed at step {training.stream.step}: " if training.stream.step else ""
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
     return (
-        f"{'resumed at step ' + str(begun) + ': ' if begun else ''}{source.dataset.name}: {source.words}{len(data.labels)} "
+        f"{resumed}{source.dataset.name}: {source.words}{len(data.labels)} "
         f"labelled and {len(data.unlabeled):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "
         f"{config.head}, {config.policy}, {config.steps:,} steps on {training.step.device.type}{several}; "
         f"run directory {config.run_dir}"
@@ -247,7 +246,7 @@ def _introduction(config: TrainConfig, training: Training) -> str:
 def _finish(
     config: TrainConfig, training: Training, *, recorder: Recorder, history: History, evaluation: Evaluation | None
 ) -> None:
-    """Save the averaged model and write the result; evaluate the model first, where the last step has not just done so."""
+    """Evaluate the averaged model if the last step did not, save it and write the result."""
     average = training.step.average.classifier
     if evaluation is None and training.test is not None:
         evaluation = evaluate_classifier(average, training.test.rows, training.test.labels)

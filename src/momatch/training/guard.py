@@ -1,7 +1,7 @@
-"""Undo a step that went wrong, without the host learning about it.
+"""Undo a bad step without a host sync.
 
-Whether a loss or gradient is finite is known on the device only. Reading it back would make the host wait in every step, so
-the state before the step is kept, and the device itself selects between the two.
+Whether a loss or gradient is finite is known only on the device, and reading it back would stall the host in every step. So
+the state before the step is saved, and the device selects which one to keep.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from momatch.numerics.checks import is_readable
 
 
 class Guard:
-    """Keeps a copy of tensors, and puts it back where a step turns out bad.
+    """Saves tensors before a step and restores them if the step was bad.
 
     Args:
-        tensors: what a step changes. Those on another device than the verdict (step counters on the host) cannot be chosen
-            without reading it and are left alone.
+        tensors: everything that a step changes. Tensors on another device than the first (step counters on the host)
+            cannot be restored without a host sync and are ignored.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -28,14 +28,14 @@ class Guard:
 
     @torch.no_grad()
     def save(self) -> None:
-        """Keep the present values."""
+        """Save the current values."""
         torch._foreach_copy_(self._saved, self._tensors)
 
     @torch.no_grad()
     def restore_unless(self, good: Bool[Tensor, ""]) -> None:
-        """Put the kept values back where `good` is false."""
+        """Restore the saved values if `good` is false."""
         if is_readable(good):
-            # On the CPU there is nothing to wait for.
+            # On the CPU, reading is free.
             if not bool(good):
                 torch._foreach_copy_(self._tensors, self._saved)
             return

@@ -1,4 +1,4 @@
-"""What the neighbours of cached features say about the pool before anything is trained (docs/features.md)."""
+"""Class probabilities of the pool from a nearest-neighbour graph of cached features, before training (docs/features.md)."""
 
 import numpy as np
 import torch
@@ -9,22 +9,21 @@ from momatch.data.graph import nearest_neighbors, spread_labels
 from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised
 
-#: Neighbours are looked for among so many principal components: all 1,280 features find hardly better ones, 8 times slower.
+#: Neighbours are searched in this many principal components: all 1,280 features take 8 times longer for little gain.
 COMPONENTS = 128
 
 
 def neighbor_guide(data: SemiSupervised, *, weak_views: int, neighbors: int) -> Float[Tensor, "N_u K"]:
-    """Class probabilities of every image of the pool: its labels, spread over a graph of nearest neighbours.
+    """Spread the labels over a graph of nearest neighbours; returns class probabilities of the pool.
 
-    Images are compared by the direction of their features' mean over the plain and the weak views, which says more than
-    one view alone.
+    Images are compared by the direction of their features, averaged over the plain and the weak views.
 
     Args:
-        data: labelled set and pool, features.
-        weak_views: how many views after the plain one are weak.
-        neighbors: of each image in the graph.
+        data: features of the labelled set and the pool.
+        weak_views: number of weak views; they follow the plain one.
+        neighbors: neighbours of each image in the graph.
     """
-    # A labelled image that is in the pool as well is its own nearest neighbour there.
+    # A labelled image that is also in the pool is its own nearest neighbour there.
     table = _components(torch.cat([_directions(rows, weak_views) for rows in (data.labeled, data.unlabeled)]))
     labeled = len(data.labels)
     codes = np.concatenate([data.labels.numpy(), np.full(len(table) - labeled, -1)])
@@ -39,7 +38,7 @@ def _directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:
 
 
 def _components(table: Float[Tensor, "n F"]) -> Float[Tensor, "n C"]:
-    """The principal components of most variance; the table itself where it is not wider."""
+    """The leading `COMPONENTS` principal components; the table itself if it is no wider."""
     if table.shape[1] <= COMPONENTS:
         return table
     centered = table - table.mean(0)

@@ -1,8 +1,7 @@
-"""What training asks of its data, by kind: `PixelInput` and `FeatureInput` answer the same questions.
+"""How training depends on the kind of data: `PixelInput` for images, `FeatureInput` for cached features.
 
-How is the model built, what are its views, what guides its first pseudo-labels, what is saved at the end? On images the whole
-classifier trains. On features it trains without its backbone, which was applied before, and is saved with it. `input_of` is the
-one place that tells the two apart.
+They differ in how the model is built, augmented, guided and saved. On images the whole classifier is trained. On features only
+the part after the backbone is trained, and it is saved together with the backbone. `input_of` chooses between the two.
 """
 
 import copy
@@ -27,74 +26,74 @@ from momatch.models.model_files import build_classifier, fill
 from momatch.models.spec import ModelSpec
 from momatch.training.guide import neighbor_guide
 
-#: This many images are enough for means and deviations.
+#: Number of images used for feature means and standard deviations.
 STATISTICS_SAMPLES = 10_000
-#: The projection starts at this share of its usual size. Training never unlearns what a random projection does along directions
-#: in which the few labels differ by chance; started small, it leaves those directions weak.
+#: Factor on the projection's initial weights. With few labels, training does not undo the random initial weights in most
+#: directions; starting small keeps this noise small.
 INITIAL_SCALE = 0.05
-#: The bits of a float16 that are its exponent.
+#: Exponent bits of a float16.
 _EXPONENT = 0x7C00
 
 
 class Input(ABC):
-    """A dataset as training sees it.
+    """A dataset with the model and augmentation for its kind of data.
 
     Args:
-        dataset: that is trained on.
+        dataset: to train on.
     """
 
-    #: What the rows are, before the word "images".
+    #: Prefix of "... images" in the log.
     words = ""
-    #: What to say where test images are missing.
-    no_test = "the dataset has no test images; train with test_fraction (--test-fraction), which holds some out"
+    #: Message if there are no test images.
+    no_test = "the dataset has no test images; train with test_fraction (--test-fraction) to hold some out"
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
 
     @abstractmethod
     def check(self) -> None:
-        """Check what loading did not.
+        """Validate the rows beyond what loading checks.
 
         Raises:
-            ValueError: if the rows cannot be trained on.
+            ValueError: if they are invalid.
         """
 
     @abstractmethod
     def model_spec(self, config: TrainConfig, data: SemiSupervised) -> ModelSpec:
-        """What the classifier of images, from raw pixels on, is built from."""
+        """Spec of the full classifier, from raw images."""
 
     @abstractmethod
     def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool = False) -> Classifier:
-        """The classifier that trains, on the CPU, by torch's random state.
+        """Build the classifier to train, on the CPU, initialised from torch's random state.
 
         Raises:
-            UntrustedCodeError: if the backbone has to be imported and `trust_code` is not set.
+            UntrustedCodeError: if the backbone must be imported and `trust_code` is not set.
             ValueError: if it cannot be built.
         """
 
     @abstractmethod
     def arrange(self, classifier: Classifier, config: TrainConfig) -> None:
-        """Memory layout and compilation of the classifier that trains, on its device."""
+        """Set the memory layout of the classifier and compile it, on its device."""
 
     @abstractmethod
     def views(self, config: TrainConfig) -> tuple[View, View]:
-        """The weak and the strong view."""
+        """Weak and strong augmentation."""
 
     @abstractmethod
     def guide(self, config: TrainConfig, data: SemiSupervised) -> Float[Tensor, "N_u K"] | None:
-        """Class probabilities of the pool that the first pseudo-labels follow, on the CPU; None for none.
+        """Class probabilities of the pool that guide the first pseudo-labels, on the CPU; None for none.
 
         Raises:
-            ValueError: if the config asks for one that cannot be had.
+            ValueError: if the config asks for a guide that is not available.
         """
 
     @abstractmethod
     def saved(self, trained: Classifier) -> Classifier:
-        """What is saved of a classifier that `build` made: one that takes raw images, in evaluation mode."""
+        """The classifier to save: takes raw images, in evaluation mode."""
 
     @abstractmethod
     def check_model(self, classifier: Classifier) -> None:
-        """Check that a classifier of images can be applied to these rows.
+        """Check that a full classifier can be evaluated on these rows.
 
         Raises:
             ValueError: if it cannot.
@@ -102,22 +101,22 @@ class Input(ABC):
 
     @abstractmethod
     def result(self) -> dict[str, Any]:
-        """What result.json says about this kind of data alone."""
+        """Entries of result.json specific to this kind of data."""
 
 
 def input_of(dataset: Dataset) -> Input:
-    """The kind of input that a dataset is."""
+    """The input for a dataset, by its kind."""
     return PixelInput(dataset) if dataset.features is None else FeatureInput(dataset, dataset.features)
 
 
 class PixelInput(Input):
-    """Raw images: the whole classifier trains."""
+    """Raw images: trains the whole classifier."""
 
     def check(self) -> None:
-        """Any pixels can be trained on."""
+        """Nothing to check."""
 
     def model_spec(self, config: TrainConfig, data: SemiSupervised) -> ModelSpec:
-        """From the config; normalised by the protocol's statistics or those of the pool."""
+        """Spec from the config; normalised by known statistics of the dataset or by those of the pool."""
         channels, height, width = data.labeled.shape
         return ModelSpec(
             backbone=config.backbone,
@@ -136,22 +135,22 @@ class PixelInput(Input):
         return build_classifier(model, trust_code=trust_code)
 
     def arrange(self, classifier: Classifier, config: TrainConfig) -> None:
-        """As the config says."""
+        """Apply `channels_last` and `compile`."""
         if config.channels_last:
             classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
         if config.compile:
             classifier.backbone.compile()
 
     def views(self, config: TrainConfig) -> tuple[View, View]:
-        """Weak and strong augmentation."""
+        """Weak and strong image augmentation."""
         return image_views(config, flips(config.flip, self.dataset.name))
 
     def guide(self, config: TrainConfig, data: SemiSupervised) -> None:
-        """There is none: before training, neighbours in pixels say little."""
+        """None: nearest neighbours of raw pixels are not informative."""
         if config.graph_neighbors and config.policy != "supervised":
             raise ValueError(
-                f"graph_neighbors: got {config.graph_neighbors} for images, expected 0: neighbours are looked for among "
-                "features; make some with momatch embed"
+                f"graph_neighbors: got {config.graph_neighbors} for images, expected 0: neighbours are searched among "
+                "features; create them with momatch embed"
             )
 
     def saved(self, trained: Classifier) -> Classifier:
@@ -159,25 +158,23 @@ class PixelInput(Input):
         return trained
 
     def check_model(self, classifier: Classifier) -> None:
-        """Any classifier of images can."""
+        """Nothing to check."""
 
     def result(self) -> dict[str, Any]:
-        """Nothing more."""
+        """No extra entries."""
         return {}
 
 
 class FeatureInput(Input):
-    """Features: the part behind the backbone trains, and is saved with the backbone of the features file.
+    """Cached features: trains the part after the backbone, and saves it with the backbone from the features file.
 
     Args:
-        dataset: that is trained on.
-        spec: how its features were made.
+        dataset: to train on.
+        spec: how its features were computed.
     """
 
     words = "features of "
-    no_test = (
-        "the features file has no test images; make it again with momatch embed --test-fraction, which holds some out"
-    )
+    no_test = "the features file has no test images; recreate it with momatch embed --test-fraction to hold some out"
 
     def __init__(self, dataset: Dataset, spec: FeatureSpec) -> None:
         super().__init__(dataset)
@@ -185,37 +182,34 @@ class FeatureInput(Input):
         self._whole: Classifier | None = None
 
     def check(self) -> None:
-        """Every feature must be finite, as ``momatch embed`` leaves them.
-
-        Opening the file reads none of them, and training would skip steps, or end in the words of whatever meets one first.
-        """
+        """Check that all features are finite, which opening the file does not."""
         path = self.spec.path
         for name, split in self.dataset.splits.items():
             first = 0
             for chunk in split.rows.chunks():
-                # Several times as fast as isfinite: the largest exponent of float16 is that of infinities and NaN.
+                # Several times faster than isfinite: infinities and NaN have all exponent bits set.
                 if int((chunk.view(torch.int16) & _EXPONENT).max()) == _EXPONENT:
                     row = first + int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
                     raise ValueError(
-                        f"{path}: {name}_features: got features of image {row} that are not finite, expected finite ones: the "
-                        f"file is damaged (momatch data {path} --verify compares its checksums); embed the images again"
+                        f"{path}: {name}_features: got non-finite features for image {row}, expected finite ones: the file is "
+                        f"damaged (momatch data {path} --verify compares its checksums); embed the images again"
                     )
                 first += len(chunk)
 
     def model_spec(self, config: TrainConfig, data: SemiSupervised) -> ModelSpec:
-        """Backbone, size and normalisation from the features file, the rest from the config."""
+        """Spec with backbone, image size and normalisation from the features file, the rest from the config."""
         return whole_model_spec(config, self.spec, data.class_names)
 
     def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool = False) -> Classifier:
-        """The part from features to log joints; projections start small and on standardised features."""
+        """Build the part from features to log joints, with a small initial projection of standardised features."""
         self._whole = build_whole(model, self.spec, trust_code=trust_code)
         return without_backbone(self._whole, _pool(data))
 
     def arrange(self, classifier: Classifier, config: TrainConfig) -> None:
-        """Vectors have one layout, and the network that would be compiled has been applied."""
+        """Nothing to do: the backbone is not part of training."""
 
     def views(self, config: TrainConfig) -> tuple[View, View]:
-        """Weak: drawn from the plain and the weak views of the file. Strong: from its strong ones."""
+        """Weak: drawn from the file's plain and weak views. Strong: drawn from its strong views."""
         weak = 1 + self.spec.weak_views
         return CachedView(0, weak, default_view=0), CachedView(weak, self.spec.strong_views, default_view=1)
 
@@ -226,44 +220,43 @@ class FeatureInput(Input):
         return neighbor_guide(data, weak_views=self.spec.weak_views, neighbors=config.graph_neighbors)
 
     def saved(self, trained: Classifier) -> Classifier:
-        """The trained part behind the backbone, on the CPU."""
+        """The trained part behind its backbone, on the CPU."""
         assert self._whole is not None, "build comes first"
         return with_backbone(trained, self._whole).eval()
 
     def check_model(self, classifier: Classifier) -> None:
-        """Only the classifier whose backbone made the features: those of another mean nothing to it."""
+        """Check that the classifier's backbone is the one that computed the features."""
         own, theirs = classifier.backbone.state_dict(), backbone_weights(self.spec)
         if own.keys() != theirs.keys() or not all(torch.equal(own[name].cpu(), theirs[name]) for name in own):
             raise ValueError(
-                f"{self.spec.path}: got features of a backbone ({self.spec.backbone}) with other weights than the model's, "
-                "expected those of the model's own backbone; evaluate on the images, or on the features file that it was "
-                "trained on"
+                f"{self.spec.path}: got features of a backbone ({self.spec.backbone}) whose weights differ from the model's, "
+                "expected features of the model's backbone; evaluate on the images, or on the features file it was trained on"
             )
 
     def result(self) -> dict[str, Any]:
-        """How many views there were, and which parameters are counted."""
+        """The number of views, and which parameters are counted."""
         return {
             "feature_views": self.spec.num_views,
-            "parameters_note": "those that trained, without the frozen backbone's",
+            "parameters_note": "trained parameters only, without the frozen backbone",
         }
 
 
 def flips(flip: str, dataset: str) -> bool:
-    """Whether views of the images of `dataset` may be mirrored, by the setting `flip`."""
+    """Whether to mirror images of `dataset`, given the setting `flip`."""
     if flip != "auto":
         return flip == "yes"
     return dataset not in KNOWN or KNOWN[dataset].flip
 
 
 def image_views(config: TrainConfig, flip: bool) -> tuple[View, View]:
-    """Weak and strong augmentation of images, as the config says."""
+    """Weak and strong image augmentation from the config."""
     return WeakAugment(flip=flip), StrongAugment(
         flip=flip, num_operations=config.strong_operations, cutout=config.cutout
     )
 
 
 def whole_model_spec(config: TrainConfig, spec: FeatureSpec, class_names: tuple[str, ...]) -> ModelSpec:
-    """What the whole classifier, from pixels to log joints, is built from where features train."""
+    """Spec of the full classifier, from pixels to log joints, for training on features."""
     return ModelSpec(
         backbone=spec.backbone,
         backbone_variant=spec.backbone_variant,
@@ -278,28 +271,27 @@ def whole_model_spec(config: TrainConfig, spec: FeatureSpec, class_names: tuple[
 
 
 def build_whole(model: ModelSpec, spec: FeatureSpec, *, trust_code: bool = False) -> Classifier:
-    """The whole classifier, with the backbone's weights from the features file and untrained behind it, on the CPU.
+    """Build the full classifier on the CPU: backbone weights from the features file, the rest untrained.
 
     Raises:
-        UntrustedCodeError: if the file names a backbone that has to be imported and `trust_code` is not set.
-        ValueError: if the backbone cannot be built, or the weights are not its own.
+        UntrustedCodeError: if the backbone must be imported and `trust_code` is not set.
+        ValueError: if the backbone cannot be built, or the weights do not match it.
     """
     whole = build_classifier(model, trust_code=trust_code, source=spec.path, to_be_filled=True)
-    misfit = f"{spec.path}: the weights in it are not those of backbone {spec.backbone!r}; has its code changed?"
+    misfit = f"{spec.path}: the stored weights do not match backbone {spec.backbone!r}; has its code changed?"
     fill(whole.backbone, backbone_weights(spec), misfit)
     return whole
 
 
 class StandardizedLinear(nn.Linear):
-    """A linear layer of standardised features: W (x - mean) / std + b.
+    """A linear layer on standardised features: W (x - mean) / std + b.
 
-    Backbones leave features on scales of their own, and one learning rate must serve all. Once trained it is a plain linear
-    layer (`folded`).
+    Standardising makes one learning rate work for any backbone. `folded` turns it into a plain linear layer after training.
 
     Args:
-        linear: its weight and bias are copied.
-        mean: (F,) of the features.
-        std: (F,), positive.
+        linear: weight and bias are copied from it.
+        mean: (F,) mean of the features.
+        std: (F,) standard deviation, positive.
     """
 
     mean: Float[Tensor, " F"]
@@ -316,7 +308,7 @@ class StandardizedLinear(nn.Linear):
         return super().forward((input - self.mean) / self.std)
 
     def folded(self) -> nn.Linear:
-        """The linear layer of raw features that does the same."""
+        """The equivalent linear layer on raw features."""
         linear = nn.Linear(self.in_features, self.out_features, device=self.weight.device)
         weight = self.weight.detach().double() / self.std.double()
         with torch.no_grad():
@@ -326,20 +318,20 @@ class StandardizedLinear(nn.Linear):
 
 
 def feature_statistics(rows: Rows) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
-    """Mean and standard deviation of each feature over the plain views of an even share of `rows`; 1 for a constant feature."""
+    """Mean and standard deviation of each feature over a sample of the plain views; std is 1 for constant features."""
     share = rows.plain().even_share(STATISTICS_SAMPLES)
     features = torch.cat([chunk[:, 0] for chunk in share.chunks()]).double()
     std, mean = torch.std_mean(features, 0, correction=0)
-    # What varies by less than half precision can tell is constant.
+    # Variation below float16 resolution counts as constant.
     return mean.float(), torch.where(std > 1e-3 * mean.abs(), std, 1.0).float()
 
 
 def without_backbone(whole: Classifier, rows: Rows) -> Classifier:
-    """The part of `whole` that trains, from features to log joints, untrained; nothing is shared with it.
+    """The part of `whole` to train, from features to log joints; copied, not shared.
 
     Args:
-        whole: the classifier of images.
-        rows: features to train on, whose scales it is given.
+        whole: the full classifier.
+        rows: features to train on, for standardisation.
     """
     projection = whole.projection
     if projection is not None:
@@ -351,7 +343,7 @@ def without_backbone(whole: Classifier, rows: Rows) -> Classifier:
 
 
 def with_backbone(trained: Classifier, whole: Classifier) -> Classifier:
-    """The trained part, copied, behind the backbone and preprocessing of `whole`: a classifier of images, on the CPU."""
+    """The full classifier on the CPU: a copy of the trained part behind the backbone and preprocessing of `whole`."""
     projection = trained.projection
     if projection is not None:
         assert isinstance(projection, StandardizedLinear), "without_backbone makes it"
@@ -360,5 +352,5 @@ def with_backbone(trained: Classifier, whole: Classifier) -> Classifier:
 
 
 def _pool(data: SemiSupervised) -> Rows:
-    """The pool; the labelled rows where every row is labelled and labelled ones stay out of it."""
+    """The pool, or the labelled rows if the pool is empty."""
     return data.unlabeled if len(data.unlabeled) else data.labeled

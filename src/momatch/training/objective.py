@@ -1,6 +1,6 @@
-"""The loss of one batch (docs/training.md): supervised, pseudo-label, constraint and fairness terms, and metrics.
+"""The loss of a batch (docs/training.md): supervised, pseudo-label, constraint and fairness terms, and metrics.
 
-Losses are of the global batch: whatever mixes samples is gathered from all processes first.
+With several processes it is the loss of the global batch: whatever mixes samples is gathered first.
 """
 
 import copy
@@ -24,8 +24,8 @@ from momatch.training.processes import Processes
 
 AnyConstraint = MomentConstraint | MMDConstraint | KLConstraint
 
-#: The least probability that a model or a guide has in their mixture.
-_DOUBT = 1e-8
+#: Lower bound on probabilities when mixing model and guide.
+_MIN_PROBABILITY = 1e-8
 
 
 @dataclass(frozen=True)
@@ -39,30 +39,31 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class Guide:
-    """Another opinion about the unlabelled samples, mixed into what the model says before it becomes a pseudo-label.
+    """Class probabilities from another source, mixed with the model's to make pseudo-labels.
 
     Attributes:
-        posterior: (u, K) class probabilities of this process's unlabelled samples.
-        weight: how much it counts, 0 (not at all) to 1 (alone).
+        posterior: (u, K) for this process's unlabelled samples.
+        weight: 0 (model only) to 1 (guide only).
     """
 
     posterior: Float[Tensor, "u K"]
     weight: float
 
     def mix(self, log_posterior: Float[Tensor, "u K"]) -> Float[Tensor, "u K"]:
-        """The posterior proportional to model^(1 - weight) guide^weight; neither can rule a class out for good."""
-        guide = self.posterior.clamp_min(_DOUBT).log()
-        return torch.softmax((1.0 - self.weight) * log_posterior.clamp_min(math.log(_DOUBT)) + self.weight * guide, -1)
+        """The posterior proportional to model^(1 - weight) guide^weight, with both bounded away from 0."""
+        guide = self.posterior.clamp_min(_MIN_PROBABILITY).log()
+        model = log_posterior.clamp_min(math.log(_MIN_PROBABILITY))
+        return torch.softmax((1.0 - self.weight) * model + self.weight * guide, -1)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of one batch: the total, its terms, and means over the unlabelled samples for the metrics.
+    """The loss of one batch.
 
     Attributes:
-        total: the loss whose gradient is taken.
-        parts: its terms by name, weighted, without gradient.
-        means: metrics of the unlabelled part of the batch by name, without gradient.
+        total: the loss to differentiate.
+        parts: its weighted terms by name, without gradient.
+        means: metrics of the unlabelled samples by name, without gradient.
     """
 
     total: Float[Tensor, ""]
@@ -71,17 +72,17 @@ class Losses:
 
 
 class Objective(nn.Module):
-    """All terms of the loss. Its state is that of the policy and of the outlier detector.
+    """All terms of the loss. Its state is that of the policy and the outlier detector.
 
     Args:
         policy: weights pseudo-labels; None for supervised training.
         constraint: makes clusters Gaussian; None for none.
-        detector: finds outliers among the weak views, by a head of its own or by the trained one; None for none.
-        constraint_weight: of the constraint in the loss.
-        unlabeled_weight: of the pseudo-label loss.
-        fairness_weight: of the policy's fairness loss, where it has one.
-        assign_labeled: clusters of labelled samples by "label" or "prediction".
-        processes: the other processes.
+        detector: excludes outliers from the pseudo-labels; None for none.
+        constraint_weight: weight of the constraint.
+        unlabeled_weight: weight of the pseudo-label loss.
+        fairness_weight: weight of the policy's fairness loss, if it has one.
+        assign_labeled: assign labelled samples to clusters by "label" or "prediction".
+        processes: for distributed training.
     """
 
     def __init__(
@@ -122,11 +123,11 @@ class Objective(nn.Module):
         Args:
             head: the trained head.
             z: embeddings of this process's part.
-            labels: of the labelled images.
-            indices: places of the unlabelled images in the pool.
-            truth: their true classes where known, -1 where not, -2 for images of no class; read by the metrics alone.
-            progress: how much of the training is done, 0 to 1.
-            guide: another opinion about the unlabelled samples; None for the model's alone.
+            labels: classes of the labelled samples.
+            indices: of the unlabelled samples in the pool.
+            truth: their true classes, -1 if unknown, -2 for outliers; used only for metrics.
+            progress: fraction of the training that is done, 0 to 1.
+            guide: mixed into the pseudo-labels; None for none.
         """
         labeled_log_joint = head(z.labeled)
         parts = {"supervised_loss": F.cross_entropy(labeled_log_joint, labels)}
@@ -134,22 +135,22 @@ class Objective(nn.Module):
         predicted = z.weak.new_empty(0, dtype=torch.int64)
         if self.policy is not None:
             with torch.no_grad():
-                says = log_posterior(head(z.weak))
-                posterior = says.exp() if guide is None else guide.mix(says)
+                weak_log_posterior = log_posterior(head(z.weak))
+                posterior = weak_log_posterior.exp() if guide is None else guide.mix(weak_log_posterior)
             predicted = posterior.argmax(-1)
-            exclude = self._outliers(z, progress)
-            # The policy's memory is one: every process shows it the whole batch.
+            is_outlier = self._find_outliers(z, progress)
+            # Every process updates the policy with the global batch, so that its state is the same in all.
             gather = self.processes.gather
-            all_excluded = None if exclude is None else gather(exclude)
-            all_weights = self.policy(gather(posterior), gather(indices), all_excluded)
+            exclude = None if is_outlier is None else gather(is_outlier)
+            all_weights = self.policy(gather(posterior), gather(indices), exclude)
             weight = self.processes.own_part(all_weights)
             strong_log_joint = head(z.strong)
-            errors = F.cross_entropy(strong_log_joint, predicted, reduction="none")
-            parts["unlabeled_loss"] = self.unlabeled_weight * (weight * errors).mean()
+            sample_losses = F.cross_entropy(strong_log_joint, predicted, reduction="none")
+            parts["unlabeled_loss"] = self.unlabeled_weight * (weight * sample_losses).mean()
             if self.policy.has_fairness_loss:
-                strong = self.processes.gather_with_gradient(log_posterior(strong_log_joint).exp())
-                parts["fairness_loss"] = self.fairness_weight * self.policy.fairness_loss(strong, all_weights)
-            means = self._means(weight, predicted, truth, exclude)
+                strong_posterior = self.processes.gather_with_gradient(log_posterior(strong_log_joint).exp())
+                parts["fairness_loss"] = self.fairness_weight * self.policy.fairness_loss(strong_posterior, all_weights)
+            means = self._pseudo_label_metrics(weight, predicted, truth, is_outlier)
         if self.constraint is not None and head.has_centers:
             clusters = labels if self.assign_labeled == "label" else labeled_log_joint.detach().argmax(-1)
             parts["constraint_loss"] = self.constraint_weight * self._constraint(head, z, clusters, predicted)
@@ -157,54 +158,54 @@ class Objective(nn.Module):
         return Losses(total, {name: value.detach() for name, value in parts.items()}, means)
 
     @torch.no_grad()
-    def _outliers(self, z: Embeddings, progress: float) -> Bool[Tensor, " u"] | None:
+    def _find_outliers(self, z: Embeddings, progress: float) -> Bool[Tensor, " u"] | None:
         if self.detector is None:
             return None
-        # Not `fit`: that refuses a diverged batch, which the step skips by itself.
+        # Not `fit`, which rejects a diverged batch; the step will skip it.
         self.detector.threshold_scores = self.detector.score(self.processes.gather(z.labeled))
         return self.detector.is_outlier(z.weak.detach(), progress=progress)
 
     def _constraint(self, head: Head, z: Embeddings, labeled_clusters: Tensor, predicted: Tensor) -> Float[Tensor, ""]:
-        """The sum of one term a view: weak and strong views of a cluster are not the same distribution."""
+        """The sum of one term per view, because weak and strong views have different distributions."""
         assert self.constraint is not None
         gather, gather_z = self.processes.gather, self.processes.gather_with_gradient
         views = [(gather_z(z.labeled), gather(labeled_clusters))]
         if self.policy is not None:
             clusters = gather(predicted)
-            # A weak view without gradient ("split") cannot be moved.
+            # With forward="split" the weak view has no gradient.
             views += [(gather_z(view), clusters) for view in (z.weak, z.strong) if view.requires_grad]
         variances = None
         if self.constraint.whiten:
-            # A diverged head may have variances of 0 or infinity, which the constraint refuses; the step is skipped by itself.
+            # The constraint rejects variances of 0 or infinity; a step that has them will be skipped.
             limits = torch.finfo(head.variances.dtype)
             variances = head.variances.clamp(limits.tiny, limits.max)
         terms = [self.constraint(embeddings, head.centers, clusters, variances) for embeddings, clusters in views]
         return torch.stack(terms).sum()
 
     @torch.no_grad()
-    def _means(
-        self, weight: Tensor, predicted: Tensor, truth: Tensor, exclude: Tensor | None
+    def _pseudo_label_metrics(
+        self, weight: Tensor, predicted: Tensor, truth: Tensor, is_outlier: Tensor | None
     ) -> dict[str, Float[Tensor, ""]]:
-        """Means over this process's part; averaged over the processes they are those of the global batch."""
+        """Means over this process's part of the batch; the step averages them over the processes."""
         known = weight * (truth != UNLABELED)
         return {
             "utilisation": weight.mean(),
             "known_weight": known.mean(),
             "correct_weight": (known * (predicted == truth)).mean(),
-            "outlier_share": weight.new_zeros(()) if exclude is None else exclude.to(weight.dtype).mean(),
+            "outlier_share": weight.new_zeros(()) if is_outlier is None else is_outlier.to(weight.dtype).mean(),
         }
 
 
 def build_objective(
     settings: LossSettings, head: Head, pool_size: int, processes: Processes | None = None
 ) -> Objective:
-    """The loss as the settings say.
+    """Build the loss from settings.
 
     Args:
-        settings: completed by `LossSettings.for_head`.
-        head: the head that trains. Outliers are scored by it, or by a copy of it where that is to be refitted.
-        pool_size: N_u, samples of the unlabelled pool.
-        processes: the other processes.
+        settings: resolved by `LossSettings.for_head`.
+        head: the head to train. It also scores outliers, unless `outlier_refit_interval` asks for a refitted copy.
+        pool_size: N_u, size of the unlabelled pool.
+        processes: for distributed training.
     """
     policy = None
     if settings.policy != "supervised":

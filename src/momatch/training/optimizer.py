@@ -1,4 +1,4 @@
-"""The optimiser: which parameter decays and learns how fast, the learning rate over time, and its state from the start."""
+"""The optimiser: parameter groups, learning-rate schedule, and state initialised before the first step."""
 
 import math
 from typing import Any
@@ -13,17 +13,14 @@ Optimizer = torch.optim.SGD | torch.optim.AdamW
 
 
 def build_optimizer(classifier: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """The optimiser of all parameters that train, its state initialised.
-
-    A state that exists before the first step can be saved, restored and rolled back like any other.
-    """
+    """Build the optimiser, with its state initialised so that it can be saved and rolled back from the first step on."""
     groups = parameter_groups(classifier, settings)
     optimizer: Optimizer
     if settings.optimizer == "sgd":
         nesterov = settings.momentum > 0
         optimizer = torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=nesterov, foreach=True)
     else:
-        # The step counter on the device: the host would have to wait to read it.
+        # capturable keeps the step counter on the device, which avoids a host sync.
         capturable = next(classifier.parameters()).device.type == "cuda"
         optimizer = torch.optim.AdamW(groups, lr=settings.lr, foreach=True, capturable=capturable)
     for group in optimizer.param_groups:
@@ -33,10 +30,10 @@ def build_optimizer(classifier: nn.Module, settings: OptimizerSettings) -> Optim
 
 
 def parameter_groups(classifier: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
-    """Parameters by whether they decay and whether they are the head's.
+    """Group parameters by whether they have weight decay and whether they belong to the head.
 
-    Biases, norm layers (all one-dimensional) and the mixture's centers and variances do not decay. Each group carries
-    `lr_factor`, by which the schedule's learning rate is multiplied.
+    No decay: biases, norm layers (all one-dimensional) and the mixture's centers and variances. Each group's `lr_factor`
+    multiplies the scheduled learning rate.
     """
     undecayed = {
         id(parameter)
@@ -61,7 +58,7 @@ def parameter_groups(classifier: nn.Module, settings: OptimizerSettings) -> list
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """The learning rate of `step`: lr cos(7 pi s / (16 S)), never below 0, after a linear warm-up."""
+    """The learning rate at `step`: lr cos(7 pi s / (16 S)), never below 0, after a linear warm-up."""
     if step < settings.warmup_steps:
         return settings.lr * (step + 1) / settings.warmup_steps
     if settings.schedule == "constant":
@@ -70,13 +67,13 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
 
 
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
-    """Give every group its share of `lr`."""
+    """Set the learning rate of every group to `lr` times its `lr_factor`."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_factor"]
 
 
 def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state by name: the number of the parameter and what it is."""
+    """The optimiser's state tensors, named "<parameter number>.<state name>"."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {
         f"{number}.{name}": value
@@ -86,7 +83,7 @@ def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def _initial_state(optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> dict[str, Tensor]:
-    # What the optimiser itself would begin with; a zero momentum and none at all give the same first step.
+    # As torch initialises it; zero momentum gives the same first step as none.
     if isinstance(optimizer, torch.optim.SGD):
         return {"momentum_buffer": torch.zeros_like(parameter)} if group["momentum"] else {}
     device = parameter.device if group["capturable"] else torch.device("cpu")

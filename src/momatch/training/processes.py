@@ -1,4 +1,4 @@
-"""Several processes that act as one: what is gathered and averaged so that a step is that of the global batch.
+"""Distributed training: what is gathered and averaged so that several processes take the same step as one.
 
 Each process holds an equal part of the batch. Losses that are means over samples are averaged through their gradients;
 whatever mixes samples (moments, class counts, thresholds) is computed by every process on the gathered batch.
@@ -20,9 +20,9 @@ class Processes:
     """This process among the others.
 
     Attributes:
-        rank: its number.
-        world_size: how many there are.
-        local_rank: its number on this machine, which is that of its GPU.
+        rank: number of this process.
+        world_size: number of processes.
+        local_rank: number of this process on its machine, and of its GPU.
     """
 
     rank: int = 0
@@ -31,7 +31,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """True in the one process that writes and speaks."""
+        """True in the process that writes files and prints."""
         return self.rank == 0
 
     def gather(self, part: Shaped[Tensor, "n *rest"]) -> Shaped[Tensor, "N *rest"]:
@@ -39,19 +39,19 @@ class Processes:
         if self.world_size == 1:
             return part.detach()
         part = part.detach().contiguous()
-        # gloo knows no bool.
+        # gloo does not support bool.
         wire = part.to(torch.uint8) if part.dtype == torch.bool else part
         parts = [torch.empty_like(wire) for _ in range(self.world_size)]
         dist.all_gather(parts, wire)
         return torch.cat(parts).to(part.dtype)
 
     def gather_with_gradient(self, part: Shaped[Tensor, "n *rest"]) -> Shaped[Tensor, "N *rest"]:
-        """The same with gradient, for a loss that every process computes on the whole and whose gradients are then averaged."""
+        """`gather` with gradient, for losses that every process computes on the global batch."""
         if self.world_size == 1:
             return part
         gathered = self.gather(part)
         begin = self.rank * len(part)
-        # All processes see the same loss of the gathered batch; averaging divides each part's only gradient by their number.
+        # Only this process has a gradient for its part; averaging over the processes divides it by their number.
         own = _scale_gradient(part, float(self.world_size))
         return torch.cat([gathered[:begin], own, gathered[begin + len(part) :]])
 
@@ -60,7 +60,7 @@ class Processes:
         return whole if self.world_size == 1 else whole.chunk(self.world_size)[self.rank]
 
     def average_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors of one dtype by their means over the processes, in one message."""
+        """Average tensors of one dtype over the processes in place, with one all-reduce."""
         if self.world_size == 1:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -70,7 +70,7 @@ class Processes:
             tensor.copy_(mean.view(tensor.shape))
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """True if the flag is raised in any process; waits for all of them."""
+        """True if `flag` is set in any process; synchronises them."""
         if self.world_size == 1:
             return flag
         raised = torch.tensor(float(flag), device=device)
@@ -78,17 +78,17 @@ class Processes:
         return bool(raised > 0)
 
     def wait(self) -> None:
-        """Wait until every process is here."""
+        """Wait for all processes."""
         if self.world_size > 1:
             dist.barrier()
 
 
 @contextmanager
 def joined_processes(device: str) -> Iterator[Processes]:
-    """The processes that torchrun started, joined into a group; or this one alone.
+    """Join the processes started by torchrun into a group; a single process needs none.
 
     Args:
-        device: "cuda" talks through nccl, anything else through gloo.
+        device: "cuda" uses nccl, anything else gloo.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:

@@ -1,6 +1,6 @@
-"""What a run leaves behind while it trains: metrics, checkpoints, log, tracker and the progress on the terminal.
+"""Records a run: metrics, checkpoints, log, tracker and progress display.
 
-In a run of several processes only the first one records; the others call the same methods to no effect.
+Only the main process records; in the others the methods do nothing.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ class Recorder:
     Args:
         config: the resolved settings.
         processes: which process this is.
-        tracker: where metrics go beside metrics.jsonl; None for what the config names.
+        tracker: additional destination of the metrics; None for the one named in the config.
 
     Raises:
-        ValueError: if the run directory holds another run and neither resume nor overwrite is set, or nothing to resume.
+        ValueError: if the run directory holds a run and neither resume nor overwrite is set, or has no run to resume.
         OSError: if it cannot be written.
     """
 
@@ -46,7 +46,7 @@ class Recorder:
         if config.resume:
             self._directory = RunDirectory.open(self.path)
         else:
-            # What is asked of this call is no setting of the run.
+            # resume and overwrite concern this call, not the run.
             stored = replace(config, resume=False, overwrite=False)
             self._directory = RunDirectory.create(self.path, stored, overwrite=config.overwrite)
         self._tracker = tracker if tracker is not None else TRACKERS[config.tracker](self.path)
@@ -65,14 +65,14 @@ class Recorder:
             if self._tracker is not None:
                 self._tracker.close()
             if error is not None:
-                # On a full disk this fails as well; the first error is the one to be told.
+                # On a full disk this fails too; report the first error.
                 with contextlib.suppress(OSError):
                     self._directory.log(f"stopped: {error}")
         finally:
             self._directory.close()
 
     def begin(self, step: int, text: str) -> None:
-        """Show progress from `step` on; later lines of an interrupted run are dropped, they will be written again."""
+        """Start recording at `step`; metrics of later steps of an interrupted run are dropped and will be written again."""
         if self._directory is None:
             return
         self._directory.truncate_metrics(step)
@@ -82,7 +82,7 @@ class Recorder:
             self._progress.message(text)
 
     def say(self, text: str) -> None:
-        """Say something to the log and the terminal."""
+        """Write a message to the log and the terminal."""
         if self._directory is not None:
             self._directory.log(text)
         if self._progress is not None:
@@ -92,8 +92,8 @@ class Recorder:
         """Write a line of metrics.
 
         Args:
-            line: metrics by name, `step` among them.
-            images: processed since the line before.
+            line: metrics by name, including `step`.
+            images: number of images processed since the previous line.
         """
         if self._directory is None:
             return
@@ -107,17 +107,17 @@ class Recorder:
             self._progress.update(line["step"], line, images)
 
     def checkpoint(self, training: Training, history: History) -> None:
-        """Save the whole state; then delete what is older than needed."""
+        """Save a checkpoint and delete old ones."""
         if self._directory is None:
             return
-        # A checkpoint counts the lines before it: they must be on the disk first.
+        # The metrics up to this step must be on disk before the checkpoint.
         self._directory.sync()
         tensors, facts = collect(training, history)
         saved = save_checkpoint(self.path / FOLDER, training.stream.step, tensors, facts)
         prune(self.path / FOLDER, self._config.keep_checkpoints, saved=saved)
 
     def result(self, result: Mapping[str, Any]) -> None:
-        """Write the result; from here on the run is finished."""
+        """Write the result, which marks the run as finished."""
         if self._directory is not None:
             self._directory.write_result(dict(result))
             self.say("finished")

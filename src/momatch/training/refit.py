@@ -1,6 +1,6 @@
-"""What the end of training adds to the averaged model: the mixture in closed form, and calibration (docs/method.md).
+"""After training: refit the averaged model's mixture in closed form, and calibrate outlier p-values (docs/method.md).
 
-The mixture has each class's mean and variance over the samples that the averaged model is confident about.
+The refitted mixture has each class's mean and variance over the samples with confident predictions.
 """
 
 import copy
@@ -15,9 +15,9 @@ from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
 from momatch.training.setup import Training
 
-#: Images of the pool used at most: enough for means and variances, and the time is bounded.
+#: Maximum number of pool images to refit on; enough for means and variances.
 POOL_SAMPLES = 10_000
-#: Calibration images used at most: p-values then have four digits.
+#: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
 
 
@@ -32,11 +32,11 @@ def refitted_head(training: Training, cutoff: float) -> Head | None:
 
 
 def calibration(training: Training, refitted: Head | None) -> OutlierCalibration | None:
-    """Outlier scores of images that were not trained on, by the refitted mixture where there is one; None without images.
+    """Outlier scores of the calibration images; None if there are none.
 
     Args:
-        training: finished.
-        refitted: the result of `refitted_head`.
+        training: the finished training.
+        refitted: result of `refitted_head`; None scores with the averaged model's head.
     """
     rows = training.calibration.rows
     if len(rows) == 0:
@@ -44,13 +44,13 @@ def calibration(training: Training, refitted: Head | None) -> OutlierCalibration
     average = training.step.average.classifier
     outlier_head = average.head if refitted is None else refitted
     z = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES)).z
-    # Outputs are on the CPU, and the model that is saved must stay where it is.
+    # A copy: z is on the CPU, and the model to be saved must stay on its device.
     scorer = Scorer(copy.deepcopy(outlier_head).cpu()).calibrate(z)
     return OutlierCalibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
 
 
 def refit_outlier_head(training: Training, cutoff: float) -> None:
-    """Bring the head that scores outliers in training up to date with the averaged model."""
+    """Update the head that scores outliers during training from the averaged model."""
     refitted = refitted_head(training, cutoff)
     detector = training.step.objective.detector
     if refitted is not None and detector is not None:
@@ -58,7 +58,7 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
 
 
 def _outputs(training: Training) -> tuple[Outputs, Tensor]:
-    """Outputs of the averaged model for the labelled set and an even share of the pool, and the labels that are shown."""
+    """The averaged model's outputs for the labelled set and a sample of the pool, and their labels (-1 for the pool)."""
     data, average = training.data, training.step.average.classifier
     pool = data.unlabeled.even_share(POOL_SAMPLES)
     parts = [run_classifier(average, data.labeled)]

@@ -1,7 +1,6 @@
-"""From given settings to the config of a run, for ``momatch train``, ``momatch sweep`` and `momatch.fit` alike. No torch.
+"""Resolve the config of a run, for ``momatch train``, ``momatch sweep`` and `momatch.fit`. Does not import torch.
 
-A features file (``momatch embed``) decides some settings, rules out others, and brings the preset ``features`` where no preset
-is named. All of that stands here.
+A features file (``momatch embed``) fixes some settings, rules out others, and makes ``features`` the default preset.
 """
 
 from collections.abc import Sequence
@@ -11,19 +10,19 @@ from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine, error_at, merged, preset_layer
 from momatch.data.feature_spec import FeatureSpec, read_feature_spec
 
-#: The preset that a features file brings.
+#: Default preset for features files.
 FEATURES_PRESET = "features"
 
 
 def resolve_layers(layers: Sequence[Layer], features: FeatureSpec | None = None) -> TrainConfig:
-    """The resolved config that layers of settings give.
+    """Resolve layers of settings.
 
     Args:
-        layers: from the weakest to the strongest.
-        features: of the features that will be trained on; None to look whether the dataset is a features file.
+        layers: in order of increasing precedence.
+        features: spec of the features to train on; None to read it if the dataset is a features file.
 
     Raises:
-        ValueError: as `combine`, or if a setting is given that the features file has decided.
+        ValueError: as `combine`, or if a setting contradicts the features file.
     """
     given = merged(layers)
     name = given.get("dataset")
@@ -31,18 +30,17 @@ def resolve_layers(layers: Sequence[Layer], features: FeatureSpec | None = None)
         features = read_feature_spec(name)
     if features is None:
         return combine(layers)
-    _refuse_what_is_done(layers, features)
+    _check_features(layers, features)
     if given.get("preset_name") is None:
         layers = [preset_layer(FEATURES_PRESET), *layers]
     return combine(layers, Layer(features.settings, str(features.path)))
 
 
 def resolve_config(config: TrainConfig, features: FeatureSpec | None = None) -> TrainConfig:
-    """The resolved config of a run that is started with `config`.
+    """Resolve a config.
 
-    Where it trains on features and `config` was not made by `TrainConfig.preset`, fields that equal their defaults count as not
-    given, and the preset ``features`` fills them in. So ``TrainConfig(dataset="features.npz")`` is what ``momatch train
-    --dataset features.npz`` is.
+    For a features file, unless `config` was made by `TrainConfig.preset`, fields at their defaults are taken from the preset
+    ``features``, so that ``TrainConfig(dataset="features.npz")`` equals ``momatch train --dataset features.npz``.
 
     Args:
         config: the settings.
@@ -64,16 +62,16 @@ def resolve_config(config: TrainConfig, features: FeatureSpec | None = None) -> 
     return resolve_layers([Layer(given, "config")], features)
 
 
-def _refuse_what_is_done(layers: Sequence[Layer], features: FeatureSpec) -> None:
-    """Refuse settings of what was done when the features were made."""
+def _check_features(layers: Sequence[Layer], features: FeatureSpec) -> None:
+    """Reject settings that only `momatch embed` can apply."""
     given = merged(layers)
     height, width = features.image_size
-    made = f"{features.path} holds features of images of {width}x{height}"
+    made = f"{features.path} holds features of {width}x{height} images"
     remedies = {
-        "image_size": f"{made}; give the size to momatch embed",
-        "test_fraction": f"{made}, and test images are held out when features are made: give it to momatch embed",
-        "compile": f"{made}, which went through the network before",
+        "image_size": f"{made}; pass the size to momatch embed",
+        "test_fraction": f"{made}, and test images are held out when embedding; pass it to momatch embed",
+        "compile": f"{made}, so the backbone is not run in training",
     }
     for key, remedy in remedies.items():
         if given.get(key):
-            raise error_at(layers, f"{key}: got {given[key]}, expected nothing: {remedy}")
+            raise error_at(layers, f"{key}: got {given[key]}, expected it not to be set: {remedy}")

@@ -1,4 +1,4 @@
-"""The result of a run, and when to stop a run that diverges."""
+"""The result of a run, and the check for divergence."""
 
 import math
 import sys
@@ -17,11 +17,11 @@ from momatch.training.step import TrainStep
 
 
 class DivergenceError(ValueError):
-    """Loss or gradient were not finite for many steps in a row."""
+    """Loss or gradient were not finite for many consecutive steps."""
 
 
 def class_thresholds(step: TrainStep) -> dict[str, list[float]]:
-    """`thresholds`: the confidence from which a pseudo-label of each class counts; nothing without pseudo-labels."""
+    """The metric `thresholds`: minimum confidence of a pseudo-label, by class; empty without pseudo-labels."""
     policy, head = step.objective.policy, step.classifier.head
     if policy is None:
         return {}
@@ -29,10 +29,10 @@ def class_thresholds(step: TrainStep) -> dict[str, list[float]]:
 
 
 def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Path) -> None:
-    """Stop a run that only skips steps.
+    """Stop a run that keeps skipping steps.
 
     Raises:
-        DivergenceError: with what is known about the cause, and the last good checkpoint.
+        DivergenceError: with the likely cause and the last good checkpoint.
     """
     in_a_row = step.longest_skip()
     if in_a_row < config.max_skipped_steps:
@@ -40,30 +40,30 @@ def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Pat
     last = {name: float(value) for name, value in step.last_metrics.items()}
     parts = ", ".join(f"{name} {value:.4g}" for name, value in last.items() if name.endswith(("loss", "norm")))
     raise DivergenceError(
-        f"loss, gradient or variances were not finite in {in_a_row} steps in a row up to step {done} ({parts}), and the steps "
-        f"were skipped; lr {config.lr}, head_lr_factor {config.head_lr_factor}, precision {config.precision}, clip_norm "
-        f"{config.clip_norm}, moment_weight {config.moment_weight}. The last good checkpoint is {last_good(run_dir / FOLDER)}. "
-        f"{_remedy(last, config)}"
+        f"training diverged: loss, gradient or variances were not finite for {in_a_row} consecutive steps up to step {done} "
+        f"({parts}), which were skipped; lr {config.lr}, head_lr_factor {config.head_lr_factor}, precision "
+        f"{config.precision}, clip_norm {config.clip_norm}, moment_weight {config.moment_weight}. The last good checkpoint is "
+        f"{last_good(run_dir / FOLDER)}. {_remedy(last, config)}"
     )
 
 
 def _remedy(last: dict[str, float], config: TrainConfig) -> str:
     bad = [name for name, value in last.items() if name.endswith("_loss") and not math.isfinite(value)]
     if "supervised_loss" in bad:
-        return "The network's own output is not finite: look at the images and the backbone, or start again with a lower lr"
+        return "The network's output is not finite: check the images and the backbone, or start again with a lower lr"
     if bad:
         return f"Only {', '.join(bad)} is not finite: start again with a lower weight for it, or a lower lr"
     if config.precision != "float32":
-        return "The losses are finite, their gradients are not: start again with precision float32"
+        return "The losses are finite but their gradients are not: start again with precision float32"
     if not math.isfinite(last["gradient_norm"]):
-        return "The losses are finite, their gradients are not: start again with a lower lr and clip_norm 1"
-    return "Losses and gradients are finite, but a step takes the head's variances out of range: start again with a lower lr"
+        return "The losses are finite but their gradients are not: start again with a lower lr and clip_norm 1"
+    return "Losses and gradients are finite, but a step pushes the head's variances out of range: start again with a lower lr"
 
 
 def run_result(
     config: TrainConfig, training: Training, history: History, evaluation: Evaluation | None
 ) -> dict[str, Any]:
-    """The contents of result.json; accuracies are fractions of 1, None where unknown."""
+    """The contents of result.json. Accuracies are fractions of 1, or None if unknown."""
     images = config.steps * (config.labeled_batch_size + 2 * config.unlabeled_batch_size)
     return {
         "test_accuracy": None if evaluation is None else evaluation.accuracy,
@@ -100,7 +100,7 @@ def run_result(
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
-    """The most memory that was in use: of the GPU by tensors, else of this process; None where that is not known."""
+    """Peak memory of tensors on the GPU, or of this process on other devices; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     if sys.platform == "win32":
@@ -108,5 +108,5 @@ def peak_memory_mb(device: torch.device) -> float | None:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in kilobytes, macOS in bytes.
+    # Linux reports kilobytes, macOS bytes.
     return peak / (2**20 if sys.platform == "darwin" else 2**10)

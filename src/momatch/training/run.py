@@ -1,4 +1,4 @@
-"""A run that was trained: what `fit` returns, and what `Run.load` gives of a directory."""
+"""A training run: what `fit` and `Run.load` return."""
 
 import shlex
 from dataclasses import replace
@@ -18,47 +18,47 @@ from momatch.storage.run_directory import RunDirectory
 
 
 class Run:
-    """The settings, metrics, result and classifier of a run. Reading changes nothing on disk and needs no lock.
+    """Read access to the settings, metrics, result and classifier of a run. Writes nothing and needs no lock.
 
     Args:
-        directory: of the run.
-        trust_code: import the backbone's module where the run names one (``package.module:factory``).
+        directory: the run directory.
+        trust_code: allow importing a custom backbone (``package.module:factory``).
 
     Attributes:
-        directory: of the run.
-        trust_code: whether the backbone's module may be imported.
-        config: its settings.
-        result: the contents of result.json; None while the run is not finished.
+        directory: the run directory.
+        trust_code: whether a custom backbone may be imported.
+        config: the settings.
+        result: the contents of result.json; None until the run is finished.
 
     Raises:
-        ValueError: if there is no run, or a file of it is damaged.
+        ValueError: if there is no run, or a file is damaged.
     """
 
     def __init__(self, directory: str | Path, *, trust_code: bool = False) -> None:
         self.directory = Path(directory)
         self.trust_code = trust_code
         if not self.directory.is_dir():
-            raise ValueError(f"{self.directory}: there is no such directory, expected that of a run")
+            raise ValueError(f"{self.directory}: directory not found, expected a run directory")
         self._files = RunDirectory(self.directory)
         self.config: TrainConfig = self._files.config
         self.result: dict[str, Any] | None = self._files.read_result()
 
     @classmethod
     def load(cls, directory: str | Path, *, trust_code: bool = False) -> "Run":
-        """The run in `directory`; the classifier is read when it is first asked for.
+        """Load the run in `directory`; the classifier is loaded on first use.
 
         Args:
-            directory: of the run.
-            trust_code: import the backbone's module where the run names one (``package.module:factory``). Without it no code
-                that the run names is run, and its classifier cannot be loaded.
+            directory: the run directory.
+            trust_code: allow importing a custom backbone (``package.module:factory``) named in the run. Without it, the
+                classifier of such a run cannot be loaded.
 
         Raises:
-            ValueError: if there is no run, or a file of it is damaged.
+            ValueError: if there is no run, or a file is damaged.
         """
         return cls(directory, trust_code=trust_code)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, read anew: a run under way has more of them each time.
+        """The lines of metrics.jsonl, read from disk on every call.
 
         Raises:
             ValueError: if a line is damaged.
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def spec(self) -> ModelSpec:
-        """What the classifier was built from.
+        """The spec that the classifier was built from.
 
         Raises:
             ValueError: as `classifier`.
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def refitted_head(self) -> Head | None:
-        """The mixture in closed form for outlier scores; None where it was not asked for.
+        """The mixture refitted in closed form for outlier scores; None for a linear head or with ``refit=False``.
 
         Raises:
             ValueError: as `classifier`.
@@ -102,9 +102,9 @@ class Run:
         return self.spec.class_names
 
     def predict(self, images: Images, *, batch_size: int = 512) -> Scores:
-        """Label, posterior, log density, distance and outlier p-value of raw images of any size.
+        """Predict label, posterior, log density, distance and outlier p-value of raw images of any size.
 
-        Images are a uint8 tensor or array, Pillow images, or paths of image files; label k is called ``class_names[k]``.
+        Images can be a uint8 tensor or array, Pillow images, or paths of image files. Label k is ``class_names[k]``.
 
         Raises:
             ValueError: as `classifier`, or if the images are not raw pixels.
@@ -113,19 +113,19 @@ class Run:
 
     @cached_property
     def model(self) -> SavedModel:
-        """The classifier with all that prediction needs.
+        """The classifier with everything needed for prediction.
 
         Raises:
             ValueError: as `classifier`.
         """
         if self.result is None:
             raise ValueError(
-                f"{self.directory}: the run is not finished, so there is no model yet; "
-                f"go on with: momatch train --resume --run-dir {shlex.quote(str(self.directory))}"
+                f"{self.directory}: the run is not finished and has no model yet; "
+                f"resume it with: momatch train --resume --run-dir {shlex.quote(str(self.directory))}"
             )
         model = load_model(self.directory, trust_code=self.trust_code)
         if model.settings is None:
-            # Saved by a release that kept them beside the model only.
+            # Saved by an older release, which did not store settings in the model.
             model = replace(model, settings=model_settings(self.config, model.spec), result=self.result)
         return model
 
@@ -135,7 +135,7 @@ class Run:
 
 
 def load_trained(directory: str | Path, *, trust_code: bool = False) -> SavedModel:
-    """The model of a finished run, or of a folder that holds nothing but a model.
+    """Load the model of a finished run, or from a directory that contains only a model.
 
     Args:
         directory: of the run or the model.
@@ -149,5 +149,7 @@ def load_trained(directory: str | Path, *, trust_code: bool = False) -> SavedMod
     if (folder / "model.json").exists() and not (folder / "config.json").exists():
         return load_model(folder, trust_code=trust_code)
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise ValueError(f"{folder}: there is neither config.json nor model.json, expected a run or a saved model")
+        raise ValueError(
+            f"{folder}: found neither config.json nor model.json, expected a run directory or a saved model"
+        )
     return Run.load(folder, trust_code=trust_code).model

@@ -1,4 +1,4 @@
-"""From a config to everything that a step needs: data, views, classifier, objective, optimiser."""
+"""Builds everything training needs from a config: data, augmentation, classifier, objective, optimiser."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,16 +26,16 @@ from momatch.training.step import StepOptions, TrainStep
 
 @dataclass(frozen=True)
 class Training:
-    """What the loop works with.
+    """Everything the training loop needs.
 
     Attributes:
-        input: the data as they were loaded.
-        parts: its classes, known and held out.
-        data: the labelled set and the pool.
-        calibration: rows kept out of both, for outlier p-values.
-        stream: batches of them.
+        input: the dataset.
+        parts: its known and held-out classes.
+        data: labelled set and pool.
+        calibration: rows for calibrating outlier p-values, not trained on.
+        stream: batches of `data`.
         step: trains on one batch; holds classifier, average, objective and optimiser.
-        spec: what the saved classifier is built from.
+        spec: of the saved classifier.
     """
 
     input: Input
@@ -48,30 +48,30 @@ class Training:
 
     @property
     def model(self) -> Classifier:
-        """What is saved: the averaged model, from raw images on."""
+        """The model to save: the averaged model, taking raw images."""
         return self.input.saved(self.step.average.classifier)
 
     @cached_property
     def data_digest(self) -> str:
-        """Tells whether data are those that a run was started with."""
+        """Hash of the dataset, to detect changes on resume."""
         return self.input.dataset.digest()
 
     @property
     def test(self) -> Examples | None:
-        """The test images of known classes, if there are any with a label."""
+        """The test images of known classes; None if none has a label."""
         test = self.parts.test
         return test if test is not None and bool((test.labels >= 0).any()) else None
 
 
 def choose_device(name: str) -> torch.device:
-    """The device by name; "auto" takes the fastest that is there.
+    """The device by name; "auto" chooses cuda, mps or cpu, the first that is available.
 
     Raises:
         ValueError: if the device is not available.
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        name = next(device for device, there in available.items() if there)
+        name = next(device for device, is_available in available.items() if is_available)
     if name not in available:
         raise ValueError(f"device: got {name!r}, expected 'auto', {', '.join(map(repr, available))}")
     if not available[name]:
@@ -87,12 +87,12 @@ def build_training(
     *,
     trust_code: bool = False,
 ) -> Training:
-    """Build everything from a resolved config. The random state of the caller is left as it was.
+    """Build everything from a resolved config. Leaves torch's global random state unchanged.
 
     Raises:
-        UntrustedCodeError: if the backbone has to be imported and `trust_code` is not set.
-        ValueError: if the data cannot be used, or settings do not fit the data or each other.
-        ImportError: if a part needs packages that are not installed.
+        UntrustedCodeError: if the backbone must be imported and `trust_code` is not set.
+        ValueError: if the data are invalid, or the settings do not match the data or each other.
+        ImportError: if a required package is not installed.
     """
     processes = processes if processes is not None else Processes()
     _check_batches(config, processes.world_size)
@@ -102,8 +102,8 @@ def build_training(
     data, calibration = split_rows(config, parts)
     if len(data.unlabeled) == 0 and config.policy != "supervised":
         raise ValueError(
-            f"labeled_in_pool: got False and a label for every image, so the pool is empty, expected images for policy "
-            f"{config.policy!r}; leave labeled_in_pool on, or take policy 'supervised'"
+            f"labeled_in_pool: got False with every image labelled, so the pool is empty, but policy {config.policy!r} needs "
+            "unlabelled images; leave labeled_in_pool on, or use policy 'supervised'"
         )
     spec = source.model_spec(config, data)
     with torch.random.fork_rng(devices=[]):
@@ -135,9 +135,9 @@ def build_training(
 
 
 def known_truth(data: SemiSupervised) -> Int64[Tensor, " N_u"]:
-    """The true classes of a pool; -1 where not known, `NO_CLASS` for outliers: every pseudo-label of theirs is wrong.
+    """True classes of the pool, for metrics; -1 if unknown, `NO_CLASS` for outliers, whose pseudo-labels are always wrong.
 
-    Images whose label is shown count as not known: that the model is right about them says nothing about the others.
+    Labelled images in the pool count as unknown: the model was trained on their labels.
     """
     hidden = torch.where(data.is_shown, UNLABELED, data.truth.labels)
     return torch.where(data.truth.is_outlier, NO_CLASS, hidden)
@@ -152,15 +152,15 @@ def build_step(
     views: tuple[View, View] | None = None,
     guide: Tensor | None = None,
 ) -> TrainStep:
-    """The step that trains `classifier` as the resolved config says.
+    """Build the training step for `classifier` from a resolved config.
 
     Args:
         config: the settings.
-        classifier: on the device where it will train.
-        truth: (N_u,) what `known_truth` says about the pool, on the same device.
-        processes: the other processes.
-        views: the weak and the strong one; None for those of images that may be mirrored.
-        guide: (N_u, K) class probabilities that the first pseudo-labels follow, on the same device.
+        classifier: on the device to train on.
+        truth: (N_u,) result of `known_truth`, on the same device.
+        processes: for distributed training.
+        views: weak and strong augmentation; None for those of images, with mirroring.
+        guide: (N_u, K) class probabilities that guide the first pseudo-labels, on the same device.
     """
     weak, strong = image_views(config, flip=True) if views is None else views
     objective = build_objective(config, classifier.head, len(truth), processes).to(truth.device)
@@ -190,6 +190,6 @@ def _check_batches(config: TrainConfig, world_size: int) -> None:
     for name in ("labeled_batch_size", "unlabeled_batch_size"):
         if getattr(config, name) % parts:
             raise ValueError(
-                f"{name}: got {getattr(config, name)}, expected a multiple of {parts}: accumulate {config.accumulate} times "
-                f"{world_size} process(es)"
+                f"{name}: got {getattr(config, name)}, expected a multiple of {parts} (accumulate {config.accumulate} x "
+                f"{world_size} processes)"
             )

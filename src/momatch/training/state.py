@@ -1,4 +1,4 @@
-"""The whole state of a run as named tensors and plain facts, and back: what a checkpoint holds."""
+"""Collects and restores the full training state: named tensors and plain values, as stored in a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -13,12 +13,12 @@ from momatch.training.setup import Training
 
 @dataclass
 class History:
-    """The state of the loop that is not in tensors.
+    """State of the training loop.
 
     Attributes:
         test_accuracy: of the averaged model at the last evaluation.
-        best_test_accuracy: the largest so far.
-        seconds: spent in the loop, before and after resumes.
+        best_test_accuracy: maximum so far.
+        seconds: spent in the loop, including before a resume.
         metrics: of the last log interval.
     """
 
@@ -29,7 +29,7 @@ class History:
 
 
 def collect(training: Training, history: History) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts from which `restore` makes the same state again."""
+    """The training state as tensors and plain values, for `restore`."""
     step = training.step
     tensors = {f"optimizer.{name}": value for name, value in state_tensors(step.optimizer).items()}
     for name, module in _modules(training).items():
@@ -46,21 +46,21 @@ def collect(training: Training, history: History) -> tuple[dict[str, Tensor], di
 
 
 def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> History:
-    """Put a collected state into a training that was built from the same config.
+    """Load a collected state into a training that was built from the same config.
 
     Raises:
-        ValueError: if the state is of another model or other data.
+        ValueError: if the state belongs to another model or other data.
     """
     step = training.step
     if facts["history"].keys() != {entry.name for entry in fields(History)}:
         raise ValueError(
-            "checkpoint: it was written by another release of momatch, expected one of this release; finish the run with the "
+            "checkpoint: written by another release of momatch, expected this one; finish the run with the "
             "release that started it, or start a new run"
         )
     if facts["data"] != training.data_digest:
         raise ValueError(
-            f"{training.input.dataset.name}: got other images, labels or classes than the run was started with, expected the "
-            "same; put them back, or start a new run"
+            f"{training.input.dataset.name}: images, labels or classes have changed since the run was started, expected the "
+            "same; restore them, or start a new run"
         )
     for name, module in _modules(training).items():
         prefix = f"{name}."
@@ -68,13 +68,13 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
         try:
             module.load_state_dict(part)
         except RuntimeError as error:
-            raise ValueError(f"checkpoint: got another {name} than the config describes: {error}") from error
+            raise ValueError(f"checkpoint: {name} does not match the config: {error}") from error
     targets = {f"optimizer.{name}": value for name, value in state_tensors(step.optimizer).items()}
     with torch.no_grad():
         for name, target in {**targets, "metrics": step.metrics}.items():
             if name not in tensors:
                 raise ValueError(
-                    f"checkpoint: got no {name}, expected it; it was written with another optimiser than the config names"
+                    f"checkpoint: {name} is missing; it was written with another optimiser than the config's"
                 )
             target.copy_(tensors[name])
     training.stream.load_state_dict(facts["stream"])

@@ -1,7 +1,7 @@
-"""One training step, from a batch to updated weights, without the host waiting for the device.
+"""One training step, from a batch to updated weights, without a host sync.
 
-Images, cached features and vectors all train by it: what a batch holds is known to the views alone, which turn it into what the
-network takes (images stay bytes, the classifier normalises them).
+Works for images, cached features and vectors: only the views know what a batch holds. Images stay bytes until the classifier
+normalises them.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from momatch.training.objective import Embeddings, Guide, Losses, Objective
 from momatch.training.optimizer import Optimizer, set_learning_rate, state_tensors
 from momatch.training.processes import Processes
 
-#: The weak view of the labelled samples has random numbers of its own.
+#: Random stream of the labelled samples' weak view; the unlabelled weak and strong views use 0 and 1.
 LABELED_VIEW = 2
 
-#: Metrics that are summed over the steps of a log interval. Skipped steps count in the last three alone.
+#: Metrics summed over a log interval. Skipped steps contribute only to the last three.
 METRICS = (
     *("loss", "supervised_loss", "unlabeled_loss", "constraint_loss", "fairness_loss", "gradient_norm"),
     *("utilisation", "known_weight", "correct_weight", "outlier_share", "good_steps"),
@@ -39,7 +39,7 @@ _SUMMED = METRICS[: METRICS.index("good_steps")]
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step is carried out; the fields are those of `momatch.TrainConfig`."""
+    """Options of a step; see the fields of `momatch.TrainConfig`."""
 
     seed: int
     forward: Literal["joint", "split"] = "joint"
@@ -50,20 +50,20 @@ class StepOptions:
 
 
 class TrainStep:
-    """Views, forward, losses, backward, clipping, optimiser and average of one batch.
+    """Augmentation, forward, loss, backward, clipping, optimiser step and weight average for one batch.
 
     Args:
-        classifier: the model that trains.
-        average: its averaged model.
+        classifier: the model to train.
+        average: its weight average.
         objective: the loss.
         optimizer: of the classifier's parameters.
-        weak: makes the weak view of what a batch holds.
-        strong: makes the strong view.
-        truth: (N_u,) true classes of the pool where known, -1 where not, -2 for samples of no class; read by the metrics alone.
-        options: how the step is carried out.
-        guide: (N_u, K) class probabilities of the pool from another source, mixed into the pseudo-labels with a weight that
-            falls from 1 to 0 over the training; None for the model's own alone.
-        processes: the other processes.
+        weak: weak augmentation.
+        strong: strong augmentation.
+        truth: (N_u,) true classes of the pool, -1 if unknown, -2 for outliers; used only for metrics.
+        options: see `StepOptions`.
+        guide: (N_u, K) class probabilities of the pool that are mixed into the pseudo-labels with a weight that falls from 1
+            to 0 during training; None for none.
+        processes: for distributed training.
     """
 
     def __init__(
@@ -95,31 +95,31 @@ class TrainStep:
         self.last_metrics: dict[str, Tensor] = {}
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.precision == "float16")
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        memory = [] if objective.policy is None else objective.policy.buffers()
-        state = [*classifier.buffers(), *state_tensors(optimizer).values(), *memory]
+        policy_state = [] if objective.policy is None else objective.policy.buffers()
+        state = [*classifier.buffers(), *state_tensors(optimizer).values(), *policy_state]
         self._guard = Guard([*self._parameters, *state])
         self._statistics = [
             buffer for module in classifier.modules() if isinstance(module, _NormBase) for buffer in _statistics(module)
         ]
 
     def __call__(self, batch: Batch, *, lr: float, progress: float) -> None:
-        """Train on `batch`; its metrics are added to `metrics`, which stay on the device.
+        """Train on `batch` and add to `metrics`, which stay on the device.
 
         Args:
             batch: this process's part of the global batch.
             lr: learning rate of this step.
-            progress: how much of the training is done, 0 to 1.
+            progress: fraction of the training that is done, 0 to 1.
         """
-        self._seed_draws(batch.step)
+        self._seed_network_rng(batch.step)
         set_learning_rate(self.optimizer, lr)
         self._guard.save()
         self.classifier.train()
         self.optimizer.zero_grad()
-        parts = [self._backward(part, progress) for part in self._views(batch)]
-        self._update(batch.step, _mean_losses(parts))
+        losses = [self._backward(micro_batch, progress) for micro_batch in self._micro_batches(batch)]
+        self._update(batch.step, _mean_losses(losses))
 
     def interval_metrics(self) -> dict[str, float | None]:
-        """Means over the steps since the last call, read from the device; None where there is nothing to take a mean of."""
+        """Mean metrics since the last call, read from the device; None if a metric has no samples."""
         sums = dict(zip(METRICS, self.metrics.tolist(), strict=True))
         self.metrics[: METRICS.index("good_steps") + 1] = 0.0
         good = sums["good_steps"]
@@ -130,43 +130,43 @@ class TrainStep:
         return {**means, "skipped_steps": sums["skipped_steps"]}
 
     def longest_skip(self) -> int:
-        """The longest row of skipped steps since the last call, read from the device."""
+        """Longest run of consecutive skipped steps since the last call, read from the device."""
         longest, in_a_row = METRICS.index("longest_skip"), METRICS.index("skipped_in_a_row")
         found = int(self.metrics[longest])
         self.metrics[longest] = self.metrics[in_a_row]
         return found
 
-    def _seed_draws(self, step: int) -> None:
-        """Seed whatever else draws at random in the network (dropout), by seed, step and process: it repeats after a resume."""
-        ours = (self.options.seed, step, self.processes.rank)
-        seed = int.from_bytes(hashlib.sha256(repr(ours).encode()).digest()[:7], "little")
-        # Not torch.manual_seed: for every accelerator that is not in use it formats a traceback, in each step.
+    def _seed_network_rng(self, step: int) -> None:
+        """Seed torch (for dropout) by seed, step and process, so that a resumed run draws the same numbers."""
+        key = (self.options.seed, step, self.processes.rank)
+        seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "little")
+        # Not torch.manual_seed, which is slow: it formats a traceback for every unused accelerator.
         torch.default_generator.manual_seed(seed)
         if self.device.type in ("cuda", "mps"):
             getattr(torch, self.device.type).manual_seed(seed)
 
-    def _views(self, batch: Batch) -> list["_Views"]:
-        """The views of the batch, in as many parts as gradients are accumulated over."""
-        draws = {"seed": self.options.seed, "step": batch.step}
-        labeled = self.weak(batch.labeled, view=LABELED_VIEW, offset=batch.labeled_offset, **draws)
+    def _micro_batches(self, batch: Batch) -> list["_MicroBatch"]:
+        """Augment the batch and split it for gradient accumulation."""
+        rng = {"seed": self.options.seed, "step": batch.step}
+        labeled = self.weak(batch.labeled, view=LABELED_VIEW, offset=batch.labeled_offset, **rng)
         offset = batch.unlabeled_offset
-        weak = self.weak(batch.unlabeled, offset=offset, **draws)
-        strong = self.strong(batch.unlabeled, offset=offset, **draws)
+        weak = self.weak(batch.unlabeled, offset=offset, **rng)
+        strong = self.strong(batch.unlabeled, offset=offset, **rng)
         columns = (labeled, batch.labels, weak, strong, batch.unlabeled_indices)
-        # Every N-th sample: so the parts are the same ones, however many processes share the batch.
+        # Strided, so that the split does not depend on the number of processes.
         count = self.options.accumulate
-        return [_Views(*(column[part::count] for column in columns)) for part in range(count)]
+        return [_MicroBatch(*(column[part::count] for column in columns)) for part in range(count)]
 
-    def _backward(self, views: "_Views", progress: float) -> Losses:
-        z = self._embed(views)
+    def _backward(self, batch: "_MicroBatch", progress: float) -> Losses:
+        z = self._embed(batch)
         losses: Losses = self.objective(
             self.classifier.head,
             z,
-            views.labels,
-            views.indices,
-            self.truth.index_select(0, views.indices),
+            batch.labels,
+            batch.indices,
+            self.truth.index_select(0, batch.indices),
             progress=progress,
-            guide=None if self.guide is None else Guide(self.guide.index_select(0, views.indices), 1.0 - progress),
+            guide=None if self.guide is None else Guide(self.guide.index_select(0, batch.indices), 1.0 - progress),
         )
         scaled: Tensor = self.scaler.scale(losses.total / self.options.accumulate)
         scaled.backward()
@@ -177,21 +177,21 @@ class TrainStep:
             return nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
 
-    def _embed(self, views: "_Views") -> Embeddings:
-        b, u = len(views.labeled), len(views.weak)
+    def _embed(self, batch: "_MicroBatch") -> Embeddings:
+        b, u = len(batch.labeled), len(batch.weak)
         if self.options.forward == "split":
             with torch.no_grad():
-                weak = self._network(views.weak) if u else None
-            labeled, strong = self._network(torch.cat([views.labeled, views.strong])).split([b, u])
+                weak = self._network(batch.weak) if u else None
+            labeled, strong = self._network(torch.cat([batch.labeled, batch.strong])).split([b, u])
             return Embeddings(labeled, strong.new_empty(strong.shape) if weak is None else weak, strong)
-        labeled, weak, strong = self._network(torch.cat([views.labeled, views.weak, views.strong])).split([b, u, u])
+        labeled, weak, strong = self._network(torch.cat([batch.labeled, batch.weak, batch.strong])).split([b, u, u])
         return Embeddings(labeled, weak, strong)
 
     def _network(self, images: Tensor) -> Float[Tensor, "n D"]:
         layout = torch.channels_last if self.options.channels_last and images.ndim == 4 else torch.contiguous_format
-        # One context a pass: casts of the weights that a pass without gradient has cached must not serve one with gradient.
+        # One autocast context per pass: weight casts cached under no_grad must not be reused with gradient.
         with self._autocast():
-            # While the pixels are bytes, bringing them in order moves a quarter of the memory.
+            # Change the layout while pixels are bytes, which moves a quarter of the memory.
             z = self.classifier.embed(images.contiguous(memory_format=layout))
         return z.to(torch.promote_types(z.dtype, torch.float32))
 
@@ -214,9 +214,9 @@ class TrainStep:
         self.average.update(step, good.to(norm.dtype))
         names = ["loss", *losses.parts, *losses.means]
         self.last_metrics = {**dict(zip(names, metrics.unbind(), strict=True)), "gradient_norm": norm}
-        self._count(good)
+        self._add_metrics(good)
 
-    def _count(self, good: Tensor) -> None:
+    def _add_metrics(self, good: Tensor) -> None:
         zero = torch.zeros((), device=self.device)
         new = torch.stack([self.last_metrics.get(name, zero).float() for name in _SUMMED])
         self.metrics[: len(_SUMMED)] += torch.where(good, new, 0.0)
@@ -229,8 +229,8 @@ class TrainStep:
 
 
 @dataclass(frozen=True)
-class _Views:
-    """A part of the batch as the network takes it."""
+class _MicroBatch:
+    """An augmented part of the batch."""
 
     labeled: Tensor
     labels: Tensor
@@ -240,7 +240,7 @@ class _Views:
 
 
 def _statistics(module: _NormBase) -> list[Tensor]:
-    """Running mean and variance, where the layer keeps them: each process sees its own part of the batch."""
+    """Running mean and variance, if the layer tracks them; averaged over the processes."""
     return [buffer for buffer in (module.running_mean, module.running_var) if buffer is not None]
 
 

@@ -1,6 +1,6 @@
-"""Where metrics go besides the run directory: one small interface, and TensorBoard behind it.
+"""Trackers: the interface for logging metrics elsewhere, and TensorBoard.
 
-Other trackers (Weights & Biases, MLflow) are a class of a few lines in the user's own code: docs/trackers.md.
+docs/trackers.md shows how to write your own, for instance for Weights & Biases or MLflow.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,23 +10,22 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Takes the metrics of a run as they come. A resumed run may log steps again that were logged before it was killed."""
+    """Receives the metrics of a run. A resumed run may log steps again that were logged before it was killed."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of `step`: the numbers of a line of metrics.jsonl, without those that are unknown."""
+        """Log the metrics of `step`: the numbers in a line of metrics.jsonl, without unknown ones."""
 
     def close(self) -> None:
-        """The run is finished or interrupted: write out what is still held."""
+        """Flush and close; called when the run finishes or is interrupted."""
 
 
 class TensorBoardTracker:
     """Writes event files for TensorBoard.
 
-    Steps that an earlier process logged and this one logs again are shown once: from its first step on, what was there is
-    hidden.
+    Steps that a resumed run logs again are shown once: its first step hides everything logged earlier from there on.
 
     Args:
-        directory: where the event files go. See them by ``tensorboard --logdir`` and this directory or any above it.
+        directory: where to write event files; view them with ``tensorboard --logdir``.
 
     Raises:
         ValueError: if tensorboard is not installed.
@@ -38,7 +37,7 @@ class TensorBoardTracker:
         except ImportError as error:
             raise ValueError(
                 "tracker: got 'tensorboard', but the package tensorboard is not installed; "
-                "run pip install 'momatch[tensorboard]', or take tracker 'none'"
+                "run pip install 'momatch[tensorboard]', or use tracker 'none'"
             ) from error
         self._open: Callable[..., Any] = SummaryWriter
         self._directory = str(directory)
@@ -50,7 +49,7 @@ class TensorBoardTracker:
             self._writer = self._open(self._directory, purge_step=step)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
-        # The curves of a run that was killed are looked at as well.
+        # Keep the metrics of a run that gets killed.
         self._writer.flush()
 
     def close(self) -> None:
@@ -67,5 +66,5 @@ def _tensorboard(directory: Path) -> TensorBoardTracker:
     return TensorBoardTracker(directory / "tensorboard")
 
 
-#: Name in the config -> what makes the tracker of a run from the run's directory.
+#: Name in the config -> factory that takes the run directory.
 TRACKERS: dict[str, Callable[[Path], Tracker | None]] = {"none": _none, "tensorboard": _tensorboard}
