@@ -80,7 +80,7 @@ def _body(model: "SavedModel") -> Iterator[str]:
     yield from _table(("", ""), _data_rows(model))
     yield from ("", "## Settings", "", *_settings(model), "", "## Metrics", "")
     rows = _metric_rows(model.result or {})
-    yield from _table(("", "", "note"), rows) if rows else ["Not recorded."]
+    yield from _table(("metric", "value", "note"), rows) if rows else ["Not recorded."]
     yield from ("", "## Limits", "", *_limits(model))
 
 
@@ -178,8 +178,8 @@ def _limits(model: "SavedModel") -> Iterator[str]:
             "images were labelled. Test it on your own labelled images."
         )
     yield (
-        f"- Images are brought to {height} x {width} pixels. For files and Pillow images, the shorter side is resized and the "
-        "centre cropped, as for files in training; arrays and tensors are stretched."
+        f"- Images are resized to {height} x {width} pixels. Files and Pillow images are resized by the shorter side and "
+        "centre-cropped, as files are in training; arrays and tensors are stretched."
     )
     yield from _p_value_limits(model)
     if not model.classifier.head.has_centers:
