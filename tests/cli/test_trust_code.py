@@ -113,6 +113,17 @@ def test_commands_run_a_payload_only_with_permission(folder, arguments, monkeypa
     assert (folder / "executed").exists()
 
 
+@pytest.mark.parametrize("named", ["cnn-tiny", "other:build"])
+def test_naming_a_backbone_permits_that_one_alone(folder, named, monkeypatch, capsys):
+    # The settings agree with the command line, the saved model names the payload.
+    monkeypatch.chdir(folder)
+    config = folder / "run" / "config.json"
+    config.write_text(config.read_text().replace(BACKBONE, named))
+    cli.main(["train", "--resume", "--run-dir", "run", "--backbone", named, "--no-progress"])
+    assert not (folder / "executed").exists()
+    assert "names the backbone 'payload:build'" in capsys.readouterr().err
+
+
 def test_the_current_directory_is_not_on_the_import_path(folder):
     done = command(folder, "predict", "model", "corners.npz", "--trust-code")
     assert done.returncode == 1

@@ -8,7 +8,8 @@ import pytest
 from docstring_parser import parse
 
 from momatch.config import RUNTIME_KEYS, LossSettings, OptimizerSettings, TrainConfig
-from momatch.config.settings import GROUPS
+from momatch.config.settings import GROUPS, WITHOUT_CENTERS
+from momatch.heads import HEADS
 
 NAMES = [field.name for field in fields(TrainConfig)]
 AT_LEAST_1 = ["steps", "labeled_batch_size", "accumulate", "log_interval", "keep_checkpoints", "max_skipped_steps"]
@@ -26,6 +27,17 @@ def test_docstrings_document_every_field_in_order():
     assert [entry.arg_name for entry in documented] == NAMES
     for entry in documented:
         assert re.fullmatch(r"\S.*[.\)]", entry.description, flags=re.DOTALL), entry.arg_name
+
+
+def test_heads_without_centers_are_those_of_the_method():
+    assert {name for name, head in HEADS.items() if not head.has_centers} == WITHOUT_CENTERS
+
+
+@pytest.mark.parametrize("values", [{"image_size": 2**31 - 1}, {"strong_operations": 2**31 - 1}])
+def test_sizes_that_no_memory_holds_are_refused(values):
+    (key,) = values
+    with pytest.raises(ValueError, match=rf"{key}: got 2147483647, expected"):
+        TrainConfig(**values)
 
 
 def test_groups_part_the_settings():

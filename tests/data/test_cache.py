@@ -154,6 +154,23 @@ def test_workers_of_another_directory(many, options, tmp_path, monkeypatch):
         assert dataset.train.images[:, 0, 0, 0].tolist() == expected
 
 
+def test_workers_do_not_import_from_the_current_directory(many, options, tmp_path, monkeypatch):
+    seen = []
+    honest = decode_pool.DecodePool._run_parallel
+
+    def watched(self, tasks, workers):
+        seen.append(os.environ.get("PYTHONSAFEPATH"))
+        return honest(self, tasks, workers)
+
+    monkeypatch.setattr(decode_pool.DecodePool, "_run_parallel", watched)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    load_folder("many", many[0], replace(options, workers=2))
+    assert seen == ["1"]
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
 def test_parallel_refusals_end_cleanly(many, save_image, options):
     root, _ = many
     with pytest.raises(DataError, match="expected at most 3"):

@@ -123,3 +123,12 @@ def test_digest_tells_datasets_apart(small_digits):
     labels[-1] = -1
     relabelled = replace(small_digits, train=Split(small_digits.train.images, labels))
     assert len({digest, *(other.digest() for other in (swapped, without_test, relabelled))}) == 4
+
+
+def test_two_datasets_of_one_name_are_two_runs(tmp_path, monkeypatch, small_digits):
+    monkeypatch.chdir(tmp_path)
+    other = replace(small_digits, train=Split(small_digits.train.images.flip(-1), small_digits.train.labels))
+    small = TrainConfig(steps=2, device="cpu", progress=False, eval_interval=0)
+    first, second = fit(small, small_digits), fit(small, other)
+    assert first.directory != second.directory
+    assert fit(replace(small, resume=True), small_digits).directory == first.directory

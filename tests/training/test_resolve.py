@@ -28,7 +28,7 @@ def from_command_line(capsys, *words):
 
 def from_sweep(tmp_path, **settings):
     """The run of AAGMM 8-D with FlexMatch in the shipped grid of policies."""
-    jobs, _ = plan_jobs([load_grid("policies")], SweepOptions(preset_layer("digits"), settings, (0,), tmp_path, None))
+    jobs, _ = plan_jobs([load_grid("policies")], SweepOptions(Layer({}), settings, (0,), tmp_path, None))
     (config,) = [job.config for job in jobs if (job.config.head, job.config.policy) == ("aagmm", "flexmatch")]
     return config
 
@@ -73,6 +73,19 @@ def test_settling_twice_changes_nothing(features):
     assert resolve_config(once) == once
     images = TrainConfig(dataset="digits", steps=7)
     assert resolve_config(images) == images.resolved() == combine([Layer({"steps": 7})])
+
+
+def test_a_preset_that_is_named_counts_in_sweeps_too(features, capsys, tmp_path):
+    wanted = from_command_line(capsys, "--dataset", features, "--preset", "digits")
+    (config,) = [
+        job.config
+        for job in plan_jobs(
+            [load_grid("policies")],
+            SweepOptions(preset_layer("digits"), {"dataset": features}, (0,), tmp_path, None),
+        )[0]
+        if (job.config.head, job.config.policy) == ("aagmm", "flexmatch")
+    ]
+    assert (config.embedding_dim, config.steps) == (wanted.embedding_dim, wanted.steps) == (8, 1200)
 
 
 def test_resume_without_a_directory_finds_the_run_of_the_same_command(features, capsys, tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ def _file(arguments: Arguments) -> int:
     return 0
 
 
-def _load(path: Path, *, trust_code: bool) -> "tuple[Run | None, SavedModel]":
+def _load(path: Path, *, trust_code: bool | str) -> "tuple[Run | None, SavedModel]":
     from momatch.models.saved_model import SavedModel
     from momatch.storage.run_config import holds_run
     from momatch.training.run import Run

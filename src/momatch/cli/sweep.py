@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import tyro
 
 from momatch.config import TrainConfig
-from momatch.config.layers import FlagError, preset_layer
+from momatch.config.layers import FlagError, Layer, preset_layer
 from momatch.console.signals import Interrupted
 from momatch.sweep.grid import load_grid, paper_grids
 from momatch.sweep.jobs import Job, SweepOptions, plan_jobs, read_progress, run_state
@@ -59,7 +59,7 @@ class Arguments:
     """
 
     grids: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="GRID...", help_behavior_hint="")]]
-    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "digits"
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: digits)")] = None
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT...", help_behavior_hint="")] = ()
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="")
@@ -90,12 +90,12 @@ def main(argv: Sequence[str]) -> int:
     grids = [load_grid(grid) for grid in arguments.grids]
     overrides = read_overrides(arguments.set)
     options = SweepOptions(
-        preset=preset_layer(arguments.preset),
+        preset=Layer({}) if arguments.preset is None else preset_layer(arguments.preset),
         overrides=overrides,
         seeds=arguments.seeds or None,
         runs=arguments.runs,
         data_dir=arguments.data_dir,
-        trust_code=arguments.trust_code or "backbone" in overrides,
+        trust_code=arguments.trust_code or overrides.get("backbone", False),
     )
     jobs, notes = plan_jobs(grids, options)
     for note in notes:
@@ -105,8 +105,9 @@ def main(argv: Sequence[str]) -> int:
 
     command, workers = ["momatch", "sweep", *argv], _workers(arguments)
     environment = machine_facts(command, workers=workers or len(jobs), threads=arguments.threads)
-    folder = arguments.out / arguments.preset
-    about: dict[str, Any] = {"preset": arguments.preset, "overrides": overrides, "environment": environment}
+    preset = arguments.preset or _default_preset(jobs)
+    folder = arguments.out / preset
+    about: dict[str, Any] = {"preset": preset, "overrides": overrides, "environment": environment}
     keepers = {grid.name: RecordKeeper(grid, jobs, folder, **about) for grid in grids}
     if arguments.dry_run:
         for line in forecast(jobs, keepers):
@@ -120,6 +121,11 @@ def main(argv: Sequence[str]) -> int:
             result.signal,
         )
     return _report(result)
+
+
+def _default_preset(jobs: Sequence[Job]) -> str:
+    """The preset of a sweep that names none: a features file brings its own."""
+    return next((job.config.preset_name for job in jobs if job.config.preset_name is not None), "digits")
 
 
 def _report(result: "SweepResult") -> int:

@@ -47,9 +47,9 @@ class Flags:
     trust_code: bool = False
 
     @property
-    def trusts_backbone(self) -> bool:
-        """Whether the backbone's module may be imported; --backbone on the command line implies permission."""
-        return self.trust_code or "backbone" in self.settings
+    def trusts_backbone(self) -> bool | str:
+        """What may be imported: everything, or the backbone named on the command line, or nothing."""
+        return self.trust_code or self.settings.get("backbone", False)
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:

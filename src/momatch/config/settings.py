@@ -19,6 +19,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from momatch.config.presets import preset_settings
 
 Head = Literal["aagmm", "kmeans", "linear"]
+#: Heads that have no centers, so no constraint, distances or refit (`Head.has_centers`).
+WITHOUT_CENTERS = frozenset({"linear"})
 Constraint = Literal["moments", "mmd", "kl"]
 Policy = Literal["flexmatch", "fixmatch", "freematch", "softmatch", "supervised"]
 Outliers = Literal["none", "percentile", "annealed", "chi2"]
@@ -51,6 +53,8 @@ _Optimizer = TypeVar("_Optimizer", bound="OptimizerSettings")
 MAX_COUNT = 2**31 - 1
 #: No machine has memory for larger batches.
 MAX_BATCH = 2**20
+#: Images with a longer side do not fit in memory.
+MAX_SIDE = 2**14
 #: Larger rates and weights are mistakes. The product of three such numbers is still finite in float32.
 MAX_NUMBER = 1e6
 
@@ -112,7 +116,7 @@ class DataSettings(_Settings):
 
     dataset: str = "digits"
     data_dir: str | None = None
-    image_size: int | None = _at_least(None, 1)
+    image_size: int | None = _at_least(None, 1, MAX_SIDE)
     test_fraction: float = _within(0.0, 0, 1)
     labels_per_class: int = _at_least(4, 0)
     labeled_in_pool: bool = True
@@ -120,7 +124,7 @@ class DataSettings(_Settings):
     held_out_in_pool: bool = False
     calibration_fraction: float | None = _within(None, 0, 0.9)
     flip: Literal["auto", "yes", "no"] = "auto"
-    strong_operations: int = _at_least(3, 0)
+    strong_operations: int = _at_least(3, 0, 100)
     cutout: float = _within(0.5, 0, 1)
 
     def _check(self) -> None:
@@ -224,29 +228,28 @@ class LossSettings(_Settings):
         Raises:
             ValueError: naming the setting.
         """
-        if head != "linear":
+        if head not in WITHOUT_CENTERS:
             return
         _refuse_if(
             bool(self.moment_order),
-            f"moment_order: got {self.moment_order} with head 'linear', expected 0: the linear head has no centers",
+            f"moment_order: got {self.moment_order} with head {head!r}, expected 0: it has no centers",
         )
         _refuse_if(
             self.constraint != "moments",
-            f"constraint: got {self.constraint!r} with head 'linear', expected head 'aagmm' or 'kmeans': the linear head "
-            "has no centers",
+            f"constraint: got {self.constraint!r} with head {head!r}, expected a head with centers",
         )
         _refuse_if(
             self.outliers == "chi2",
-            "outliers: got 'chi2' with head 'linear', expected head 'aagmm' or 'kmeans': the linear head has no centers",
+            f"outliers: got 'chi2' with head {head!r}, expected a head with centers",
         )
         _refuse_if(
             self.outliers != "none" and self.outlier_score not in ("auto", "density"),
-            f"outlier_score: got {self.outlier_score!r} with head 'linear', expected 'density': the linear head has no centers",
+            f"outlier_score: got {self.outlier_score!r} with head {head!r}, expected 'density': it has no centers",
         )
         _refuse_if(
             self.outlier_refit_interval > 0,
-            f"outlier_refit_interval: got {self.outlier_refit_interval} with head 'linear', expected 0: the linear head "
-            "has no Gaussians to refit",
+            f"outlier_refit_interval: got {self.outlier_refit_interval} with head {head!r}, expected 0: it has no "
+            "Gaussians to refit",
         )
 
     def for_head(self: _Loss, head: Head) -> _Loss:
@@ -256,10 +259,10 @@ class LossSettings(_Settings):
             ValueError: as `check_head`.
         """
         self.check_head(head)
-        order = self.moment_order if self.moment_order is not None else int(head != "linear")
+        order = self.moment_order if self.moment_order is not None else int(head not in WITHOUT_CENTERS)
         score: Score = self.outlier_score
         if score == "auto":
-            score = "density" if head == "linear" else "nearest"
+            score = "density" if head in WITHOUT_CENTERS else "nearest"
         return replace(self, moment_order=order, outlier_score=score)
 
 

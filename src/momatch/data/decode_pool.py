@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,11 @@ class DecodePool:
         if workers == 1 or len(self.paths) < _MIN_PARALLEL:
             yield from map(decode_chunk, tasks)
             return
+        # Workers start with -m, which would put the current directory on their import path, and they inherit this.
+        with _environment("PYTHONSAFEPATH", "1"):
+            yield from self._run_parallel(tasks, workers)
+
+    def _run_parallel(self, tasks: Iterator[Task], workers: int) -> Generator[dict[str, Any], None, None]:
         pool = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch="3*n_jobs", batch_size=1)
         stopped = threading.Event()
         outputs = pool(delayed(decode_chunk)(task) for task in takewhile(lambda _: not stopped.is_set(), tasks))
@@ -192,6 +198,20 @@ class DecodePool:
                 f"{examples(failures)}\nRepair or remove them",
                 self.options.skip_remedy,
             )
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable inside the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _remove_rows(path: Path, rows: list[int], total: int, row_size: int) -> None:

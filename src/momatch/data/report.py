@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from momatch.config.settings import MAX_SIDE
+
 
 class DataError(ValueError):
     """The data cannot be used; the message says what was found, what was expected and what to do.
@@ -120,6 +122,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.unlabeled_folders, tuple):
             raise DataError(f"unlabeled_folders: got {self.unlabeled_folders!r}, expected a tuple of names")
+        if self.size is not None and self.size > MAX_SIDE:
+            raise DataError(f"size: got {self.size}, expected at most {MAX_SIDE} pixels")
         for name in ("workers", "size"):
             value = getattr(self, name)
             if value is not None and value < 1:

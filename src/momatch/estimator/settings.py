@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from momatch.config import LossSettings, OptimizerSettings
-from momatch.config.settings import Head, check_type
+from momatch.config.settings import WITHOUT_CENTERS, Head, check_type
 from momatch.estimator.encoder import ENCODERS, Encoder
 from momatch.estimator.scaling import SCALES, Scale
 from momatch.estimator.views import Strength
@@ -59,7 +59,8 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
     check_type("head", given["head"], Head)
     loss = LossSettings(**_of_group(LossSettings, given)).for_head(given["head"])
     optimizer = OptimizerSettings(optimizer="adamw", **_of_group(OptimizerSettings, given)).for_policy(loss.policy)
-    if loss.outlier_score not in ("nearest", "density") or (given["head"], loss.outlier_score) == ("linear", "nearest"):
+    without_centers = given["head"] in WITHOUT_CENTERS
+    if loss.outlier_score not in ("nearest", "density") or (without_centers and loss.outlier_score == "nearest"):
         raise ValueError(
             f"outlier_score: got {given['outlier_score']!r} with head {given['head']!r}, expected 'auto', 'density' or, "
             "for a head with centers, 'nearest'"

@@ -30,7 +30,7 @@ _CALIBRATION = "calibration_scores"
 def build_classifier(
     spec: ModelSpec,
     *,
-    trust_code: bool = False,
+    trust_code: bool | str = False,
     source: object = "the configuration",
     to_be_filled: bool = False,
     **options: Any,
@@ -162,7 +162,7 @@ def check_model_folder(folder: Path) -> bool:
     return bool(there)
 
 
-def load_model(folder: str | Path, *, trust_code: bool = False) -> SavedModel:
+def load_model(folder: str | Path, *, trust_code: bool | str = False) -> SavedModel:
     """Load a model saved by `save_model`, on the CPU and in evaluation mode. The global random state is not changed.
 
     Args:

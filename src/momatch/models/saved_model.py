@@ -92,7 +92,7 @@ class SavedModel:
         cache_dir: str | Path | None = None,
         local_files_only: bool = False,
         revision: str | None = None,
-        trust_code: bool = False,
+        trust_code: bool | str = False,
         **model_kwargs: Any,
     ) -> "SavedModel":
         """Load a model from a model folder, a finished run's directory, or the Hugging Face hub.

@@ -49,7 +49,7 @@ def collect(
     data_dir: str | None = None,
     most_points: int = 2000,
     name: str | None = None,
-    trust_code: bool = False,
+    trust_code: bool | str = False,
     log: Log = lambda text: None,
 ) -> RunReport:
     """Collect what the report shows about the run in `directory`. Changes nothing on disk and downloads nothing.
@@ -124,7 +124,7 @@ def _all_missing(report: RunReport, why: Missing) -> RunReport:
 
 
 def _model_and_data(
-    directory: Path, files: RunFiles, dataset: Dataset | None, data_dir: str | None, *, trust_code: bool, log: Log
+    directory: Path, files: RunFiles, dataset: Dataset | None, data_dir: str | None, *, trust_code: bool | str, log: Log
 ) -> tuple[Model | Missing, RunData | Missing, list[str]]:
     """The model, the data, and what is wrong with them."""
     problems: list[str] = []

@@ -272,7 +272,7 @@ class Model:
         return self.classifier.head if self.refitted is None else self.refitted
 
 
-def saved_model(directory: Path, *, trust_code: bool = False) -> Model:
+def saved_model(directory: Path, *, trust_code: bool | str = False) -> Model:
     """The model that the run saved when it finished.
 
     Raises:
@@ -283,7 +283,7 @@ def saved_model(directory: Path, *, trust_code: bool = False) -> Model:
     return Model(saved.classifier, saved.spec, saved.refitted_head)
 
 
-def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, trust_code: bool = False) -> Model:
+def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, trust_code: bool | str = False) -> Model:
     """The averaged model of the newest intact checkpoint, refitted if the settings say so.
 
     Raises:

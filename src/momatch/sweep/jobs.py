@@ -57,7 +57,7 @@ class Job:
 
     config: TrainConfig
     trials: tuple[Trial, ...]
-    trust_code: bool = False
+    trust_code: bool | str = False
 
     @property
     def directory(self) -> Path:
@@ -111,7 +111,7 @@ class SweepOptions:
     seeds: tuple[int, ...] | None
     runs: Path
     data_dir: str | None
-    trust_code: bool = False
+    trust_code: bool | str = False
 
 
 def plan_jobs(grids: Sequence[Grid], options: SweepOptions) -> tuple[list[Job], list[str]]:
@@ -212,9 +212,7 @@ def _is_on_disk(grid: Grid, name: str, data_dir: str | None) -> bool:
 
 
 def _run_config(options: SweepOptions, cell: Layer, seed: int) -> TrainConfig:
-    # A preset that changes nothing, as the default one does, leaves room for the preset of a features file.
-    preset = options.preset if options.preset.values.keys() - {"preset_name"} else Layer({})
-    layers = [preset, cell, Layer(options.overrides, "--set"), Layer({"seed": seed}, "seeds")]
+    layers = [options.preset, cell, Layer(options.overrides, "--set"), Layer({"seed": seed}, "seeds")]
     config = resolve_layers(layers)
     run_dir = options.runs / PurePath(str(config.run_dir)).name
     data_dir = options.data_dir if options.data_dir is not None else config.data_dir

@@ -113,7 +113,7 @@ def load_run_data(
         ValueError: if there is no record, the data cannot be loaded, or they have changed since training.
     """
     record = read_data_record(directory)
-    advice = "pass the Dataset it was trained on (dataset=...)" if record.given else "restore the old data"
+    advice = "in Python, pass the Dataset it was trained on (dataset=...)" if record.given else "restore the old data"
     if dataset is None:
         if record.source not in BY_NAME and not Path(record.source).expanduser().exists():
             raise ValueError(

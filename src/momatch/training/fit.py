@@ -42,7 +42,7 @@ def fit(
     dataset: Dataset | None = None,
     tracker: Tracker | None = None,
     *,
-    trust_code: bool = False,
+    trust_code: bool | str = False,
 ) -> Run:
     """Train a classifier. Under torchrun, call it in every process.
 
@@ -106,8 +106,11 @@ def _resolve(config: TrainConfig, dataset: Dataset | None) -> TrainConfig:
     """Resolve the config; a given dataset determines `dataset` and `image_size`."""
     if dataset is None:
         return resolve_config(config)
+    has_place = config.run_dir is not None
     config = resolve_config(replace(config, dataset=dataset.name), dataset.features)
-    return replace(config, image_size=dataset.train.rows.side)
+    # Two datasets may have one name, so a directory that is named by the settings also needs the digest.
+    run_dir = config.run_dir if has_place else f"{config.run_dir}-{dataset.digest()[:6]}"
+    return replace(config, image_size=dataset.train.rows.side, run_dir=run_dir)
 
 
 def _backbone_source(config: TrainConfig, dataset: Dataset | None) -> str | Path:

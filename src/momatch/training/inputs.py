@@ -63,7 +63,7 @@ class Input(ABC):
         """Spec of the full classifier, from raw images."""
 
     @abstractmethod
-    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool = False) -> Classifier:
+    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool | str = False) -> Classifier:
         """Build the classifier to train, on the CPU, initialised from torch's random state.
 
         Raises:
@@ -130,7 +130,7 @@ class PixelInput(Input):
             dataset=self.dataset.name,
         )
 
-    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool = False) -> Classifier:
+    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool | str = False) -> Classifier:
         """The whole classifier."""
         return build_classifier(model, trust_code=trust_code)
 
@@ -200,7 +200,7 @@ class FeatureInput(Input):
         """Spec with backbone, image size and normalisation from the features file, the rest from the config."""
         return whole_model_spec(config, self.spec, data.class_names)
 
-    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool = False) -> Classifier:
+    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool | str = False) -> Classifier:
         """Build the part from features to log joints, with a small initial projection of standardised features."""
         self._whole = build_whole(model, self.spec, trust_code=trust_code)
         return without_backbone(self._whole, _pool(data))
@@ -270,7 +270,7 @@ def whole_model_spec(config: TrainConfig, spec: FeatureSpec, class_names: tuple[
     )
 
 
-def build_whole(model: ModelSpec, spec: FeatureSpec, *, trust_code: bool = False) -> Classifier:
+def build_whole(model: ModelSpec, spec: FeatureSpec, *, trust_code: bool | str = False) -> Classifier:
     """Build the full classifier on the CPU: backbone weights from the features file, the rest untrained.
 
     Raises:

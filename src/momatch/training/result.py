@@ -71,7 +71,7 @@ def run_result(
         if evaluation is None
         else "the averaged (EMA) model at the last step",
         "best_test_accuracy": history.best_test_accuracy,
-        "best_test_accuracy_note": "oracle: the highest accuracy of any evaluation on the test images; not used to select a model",
+        "best_test_accuracy_note": "oracle: the highest test accuracy of any evaluation; not used to select a model",
         "compactness": None if evaluation is None else evaluation.compactness,
         "compactness_true": None if evaluation is None else evaluation.compactness_true,
         "center_spread": None if evaluation is None else evaluation.center_spread,

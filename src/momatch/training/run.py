@@ -34,7 +34,7 @@ class Run:
         ValueError: if there is no run, or a file is damaged.
     """
 
-    def __init__(self, directory: str | Path, *, trust_code: bool = False) -> None:
+    def __init__(self, directory: str | Path, *, trust_code: bool | str = False) -> None:
         self.directory = Path(directory)
         self.trust_code = trust_code
         if not self.directory.is_dir():
@@ -44,7 +44,7 @@ class Run:
         self.result: dict[str, Any] | None = self._files.read_result()
 
     @classmethod
-    def load(cls, directory: str | Path, *, trust_code: bool = False) -> "Run":
+    def load(cls, directory: str | Path, *, trust_code: bool | str = False) -> "Run":
         """Load the run in `directory`; the classifier is loaded on first use.
 
         Args:
@@ -134,7 +134,7 @@ class Run:
         return f"Run({str(self.directory)!r}, {state})"
 
 
-def load_trained(directory: str | Path, *, trust_code: bool = False) -> SavedModel:
+def load_trained(directory: str | Path, *, trust_code: bool | str = False) -> SavedModel:
     """Load the model of a finished run, or from a directory that contains only a model.
 
     Args:

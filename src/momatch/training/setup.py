@@ -85,7 +85,7 @@ def build_training(
     processes: Processes | None = None,
     dataset: Dataset | None = None,
     *,
-    trust_code: bool = False,
+    trust_code: bool | str = False,
 ) -> Training:
     """Build everything from a resolved config. Leaves torch's global random state unchanged.
 

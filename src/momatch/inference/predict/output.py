@@ -11,12 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from momatch.inference.predict.table import Table
+from momatch.inference.predict.table import COLUMN_TYPES, Table
 from momatch.storage.durable import check_target, json_bytes, parse_json, part_of, remove_file, sync_folder
 
 #: Rows per Parquet row group, which is held in memory until it is written.
 ROW_GROUP = 16_384
-_TEXT = ("path", "label", "error")
 
 
 class CsvWriter:
@@ -28,8 +27,8 @@ class CsvWriter:
 
     def write(self, table: Table) -> None:
         """Add the rows of `table`."""
-        shown = table | {"flagged": [None if value is None else "yes" if value else "no" for value in table["flagged"]]}
-        self._write_rows(zip(*(shown[name] for name in self._columns), strict=True))
+        shown = {name: map(_yes_or_no, table[name]) if _type(name) is bool else table[name] for name in self._columns}
+        self._write_rows(zip(*shown.values(), strict=True))
 
     def close(self) -> None:
         """Do nothing."""
@@ -67,8 +66,8 @@ class ParquetWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        kinds = dict.fromkeys(_TEXT, pa.string()) | {"row": pa.int64(), "flagged": pa.bool_()}
-        self._schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
+        kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+        self._schema = pa.schema([(name, kinds[_type(name)]) for name in columns])
         self._writer = pq.ParquetWriter(file, self._schema)
         self._waiting: list[Any] = []
 
@@ -76,7 +75,7 @@ class ParquetWriter:
         """Add the rows of `table`."""
         import pyarrow as pa
 
-        valid = table | {name: [_valid(text) for text in table[name]] for name in _TEXT}
+        valid = {name: list(map(_valid, values)) if _type(name) is str else values for name, values in table.items()}
         self._waiting.append(pa.RecordBatch.from_pydict(valid, schema=self._schema))
         if sum(batch.num_rows for batch in self._waiting) >= ROW_GROUP:
             self._flush()
@@ -103,6 +102,14 @@ WRITERS: dict[str, type[Writer]] = {
     ".jsonl": JsonlWriter,
     ".parquet": ParquetWriter,
 }
+
+
+def _type(column: str) -> type:
+    return COLUMN_TYPES.get(column, float)
+
+
+def _yes_or_no(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
 
 
 def _valid(text: str | None) -> str | None:

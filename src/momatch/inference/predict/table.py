@@ -11,8 +11,18 @@ from momatch.models.scorer import Scores
 
 #: Column -> values, one per row; None for a missing value.
 Table = dict[str, list[Any]]
-#: The columns after ``path`` and ``row``.
-_SCORES = ("label", "confidence", "log_density", "distance", "p_value")
+#: Column -> type of its values; posterior columns are floats. Every output format reads the types here.
+COLUMN_TYPES: dict[str, type] = {
+    "path": str,
+    "row": int,
+    "label": str,
+    "confidence": float,
+    "log_density": float,
+    "distance": float,
+    "p_value": float,
+    "flagged": bool,
+    "error": str,
+}
 
 
 def posterior_columns(class_names: Sequence[str]) -> list[str]:
@@ -26,7 +36,7 @@ def columns(posterior_of: Sequence[str] = ()) -> list[str]:
     Args:
         posterior_of: classes that get a posterior column.
     """
-    return ["path", "row", *_SCORES, "flagged", "error", *posterior_columns(posterior_of)]
+    return [*COLUMN_TYPES, *posterior_columns(posterior_of)]
 
 
 def make_table(

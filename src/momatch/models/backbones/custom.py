@@ -16,18 +16,18 @@ class UntrustedCodeError(ValueError):
     """A file names code to run, and the user has not allowed it."""
 
 
-def check_trusted(backbone: str, source: object, *, trust_code: bool) -> None:
+def check_trusted(backbone: str, source: object, *, trust_code: bool | str) -> None:
     """Refuse to import a backbone that a file names, unless the user allows it.
 
     Args:
         backbone: a built-in name, or ``package.module:factory``.
         source: the file, for the message.
-        trust_code: whether importing is allowed.
+        trust_code: True to allow any import; or the one backbone that the user named.
 
     Raises:
         UntrustedCodeError: if it is not allowed.
     """
-    if ":" in backbone and not trust_code:
+    if ":" in backbone and trust_code is not True and trust_code != backbone:
         module, _, factory = backbone.partition(":")
         raise UntrustedCodeError(
             f"{source} names the backbone {backbone!r}: loading it would import the module {module!r} and call {factory!r}, "
