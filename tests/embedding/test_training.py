@@ -66,7 +66,7 @@ def test_run_learns_and_its_record_says_what_the_file_decided(run, folder):
     assert run.spec.image_size == (8, 8)
     assert run.spec.dataset == "corners.npz"
     card = (run.directory / "README.md").read_text("utf-8")
-    assert "| trained on | features that the network, frozen, had made of 5 views of each image" in card
+    assert "| trained on | cached features of 5 views of each image (momatch embed)" in card
     assert "| trained parameters only, without the frozen backbone |" in card
 
 
@@ -158,7 +158,7 @@ def test_damaged_features_are_refused_before_training(folder, tmp_path, split, r
     with open(damaged, "r+b") as file:
         file.seek(at)
         file.write(np.float16(value).tobytes())
-    with pytest.raises(ValueError, match=rf"damaged.npz: {split}_features: got features of image {row} .*--verify"):
+    with pytest.raises(ValueError, match=rf"{split}_features: got non-finite features for image {row}, .*--verify"):
         fit(small_config(folder, dataset=str(damaged), run_dir=str(tmp_path / "run")), trust_code=True)
     assert not (tmp_path / "run").exists()
 

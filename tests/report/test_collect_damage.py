@@ -343,8 +343,8 @@ def test_a_checkpoint_of_other_data_or_another_network_is_not_shown(half, tmp_pa
     assert "data differ from what the run" in collect(half).problems[1]
     record.write_text(recorded)
     for old, new, word in (
-        ('"embedding_dim": 4', '"embedding_dim": 3', "checkpoint: got another classifier"),
-        ('"optimizer": "sgd"', '"optimizer": "adamw"', "another optimiser than"),
+        ('"embedding_dim": 4', '"embedding_dim": 3', "checkpoint: classifier does not match the config"),
+        ('"optimizer": "sgd"', '"optimizer": "adamw"', "with another optimiser"),
     ):
         assert old in text
         config.write_text(text.replace(old, new))

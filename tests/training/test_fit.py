@@ -403,7 +403,7 @@ def test_held_out_classes_are_not_known(in_pool, tmp_path):
 
 @pytest.mark.parametrize(
     ("classes", "message"),
-    [("8,eight", "held_out_classes: got 'eight', expected a name"), ("0,1,2,3,4,5,6,7,8", "leaves 1 of 10 classes")],
+    [("8,eight", "held_out_classes: got 'eight', expected one of"), ("0,1,2,3,4,5,6,7,8", "leaves 1 of 10 classes")],
 )
 def test_held_out_classes_that_cannot_be_are_named(classes, message, tmp_path):
     with pytest.raises(ValueError, match=message):

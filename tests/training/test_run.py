@@ -70,7 +70,7 @@ def test_reading_needs_no_lock_and_leaves_nothing(tmp_path):
 def test_what_is_no_run(tmp_path):
     (tmp_path / "file").touch()
     for name in ("missing", "file"):
-        with pytest.raises(ValueError, match="directory not found, expected a run directory"):
+        with pytest.raises(ValueError, match="there is no such directory, expected a run directory"):
             Run.load(tmp_path / name)
     with pytest.raises(ValueError, match=r"no config.json, expected a run directory"):
         Run.load(tmp_path)

@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"momatch train: did you mean --dataset {shlex.quote(word)}?", file=sys.stderr)
         raise
     config = resolve(flags)
-    named = config.resume or "preset_name" in merged(_layers(flags))
+    named = config.resume is True or "preset_name" in merged(_layers(flags))
     if speaks() and config.preset_name == FEATURES_PRESET and not named:
         print(
             f"{config.dataset} contains features: using the preset 'features' (choose another with --preset)",

@@ -305,5 +305,5 @@ def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:
     if weight.min() < 0:
         raise ValueError(f"sample_weight: got {weight.min()}, expected weights of at least 0; 0 leaves a sample out")
     if weight.max() == 0:
-        raise ValueError("sample_weight: got zero for every sample, expected some weights above zero")
+        raise ValueError("sample_weight: got weight zero for every sample, expected some above zero")
     return weight

@@ -38,7 +38,7 @@ class Run:
         self.directory = Path(directory)
         self.trust_code = trust_code
         if not self.directory.is_dir():
-            raise ValueError(f"{self.directory}: directory not found, expected a run directory")
+            raise ValueError(f"{self.directory}: there is no such directory, expected a run directory")
         self._files = RunDirectory(self.directory)
         self.config: TrainConfig = self._files.config
         self.result: dict[str, Any] | None = self._files.read_result()
