@@ -65,7 +65,9 @@ def test_a_dataset_that_was_handed_over_is_evaluated_as_it_was(on_object, small_
 
 
 def test_without_the_dataset_a_run_says_that_it_needs_it(on_renamed, renamed):
-    needed = r"'mine': .* neither a built-in dataset nor an existing path; in Python, pass the Dataset it was trained on \(dataset="
+    needed = (
+        r"neither a built-in dataset nor an existing path; in Python, pass the Dataset it was trained on \(dataset="
+    )
     with pytest.raises(ValueError, match=needed):
         evaluate_run(on_renamed)
     assert evaluate_run(on_renamed, dataset=renamed)["accuracy"] == on_renamed.result["test_accuracy"]
