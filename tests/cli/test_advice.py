@@ -95,7 +95,7 @@ def test_no_test_images_of_a_features_file(photos, capsys):
         "no test accuracy: the features file has no test images; recreate it with momatch embed --test-fraction"
         in shown
     )
-    assert "make it again with momatch embed --test-fraction" in said(capsys, ["evaluate", "run"])
+    assert "recreate it with momatch embed --test-fraction" in said(capsys, ["evaluate", "run"])
 
 
 @pytest.mark.parametrize(
