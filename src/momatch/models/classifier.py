@@ -19,6 +19,7 @@ from momatch.heads import HEADS, Head
 from momatch.models.backbones import Normalization, build_backbone
 from momatch.models.normalize import Normalize
 from momatch.numerics.checks import check_positive_int
+from momatch.outliers.stages import StageReader
 
 
 class Classifier(nn.Module):
@@ -116,14 +117,33 @@ class Classifier(nn.Module):
         Raises:
             ValueError: if `x` is uint8 without a `preprocess`, or the backbone returns anything but (n, features).
         """
-        if x.dtype == torch.uint8:
-            if self.preprocess is None:
-                raise ValueError(
-                    "images: got uint8, expected normalised floating images, because this classifier has no preprocess; "
-                    "build it with preprocess=Normalize(mean, std)"
-                )
-            x = self.preprocess(x)
-        features = self.backbone(x)
+        return self._projected(self.backbone(self._preprocessed(x)))
+
+    def inspect(self, x: Tensor, reader: StageReader) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n S"]]:
+        """Embeddings z, and the statistics of the backbone's stages.
+
+        Args:
+            x: as for `embed`.
+            reader: of this classifier's backbone.
+
+        Raises:
+            ValueError: as `embed`, or if a stage cannot be read.
+        """
+        features, stages = reader(self._preprocessed(x))
+        return self._projected(features), stages
+
+    def _preprocessed(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.uint8:
+            return x
+        if self.preprocess is None:
+            raise ValueError(
+                "images: got uint8, expected normalised floating images, because this classifier has no preprocess; "
+                "build it with preprocess=Normalize(mean, std)"
+            )
+        normalized: Tensor = self.preprocess(x)
+        return normalized
+
+    def _projected(self, features: object) -> Float[Tensor, "n D"]:
         if not isinstance(features, Tensor) or features.ndim != 2:
             got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
             raise ValueError(f"backbone: returned {got}, expected a tensor (n, features)")

@@ -16,12 +16,14 @@ class Backbone(nn.Module):
         normalization: the (mean, std) of 0-1 pixels that the weights were trained with; None to use the dataset's.
         in_channels: channels of the images.
         min_size: smallest side of an image that it accepts.
+        stage_names: modules whose outputs the judge of outliers sees (`momatch.outliers.stages`); without it they are found.
     """
 
     num_features: int
     normalization: Normalization | None = None
     in_channels: int
     min_size: int = 1
+    stage_names: tuple[str, ...]
 
     def _check_images(self, x: Tensor) -> None:
         """Check shape and dtype of a batch of images, without a device sync.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from momatch.models.backbones.base import Backbone
 from momatch.numerics.checks import check_positive_int
+from momatch.outliers.stages import INPUT
 
 
 class SmallCNN(Backbone):
@@ -29,6 +30,7 @@ class SmallCNN(Backbone):
         self.in_channels = in_channels
         self.num_features = 4 * width
         self.min_size = 8
+        self.stage_names = ("layers.0", "layers.4", "layers.8", "layers.11")  # the convolutions
         self.layers = nn.Sequential(
             *_convolution(in_channels, width),
             nn.MaxPool2d(2),
@@ -91,6 +93,7 @@ class MLP(Backbone):
             self.layers.extend([linear, nn.BatchNorm1d(next_width), nn.ReLU(inplace=True)])
             width = next_width
         self.num_features = width
+        self.stage_names = (INPUT, *(f"layers.{3 * number}" for number in range(len(hidden))))
 
     def forward(self, x: Tensor) -> Float[Tensor, "n D"]:
         """Features of normalised vectors or images.

@@ -124,6 +124,7 @@ class WideResNet(Backbone):
                 channels = width
             self.stages.append(stage)
         self.bn = nn.BatchNorm2d(channels, momentum=bn_momentum, eps=_LAST_EPS)
+        self.stage_names = ("stem", *(f"stages.{number}" for number in range(len(widths))))
         _initialise(self)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n D"]:

@@ -1,0 +1,181 @@
+"""What a network saw: statistics of its layers' outputs at several depths, the stages (docs/method.md, "The judge").
+
+The channels of a feature map are summarised by their mean and the logarithm of their deviation over the pixels. A backbone may
+declare its stages as `stage_names`, the names of modules in it; for others `find_stages` chooses them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeGuard
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+#: Name of the stage that is the input itself.
+INPUT = "input"
+#: Most stages that are chosen in a network.
+MAX_STAGES = 8
+#: Most channels of a stage. Of wider ones every k-th channel is used: the cost of a judge grows with the square of their
+#: number.
+MAX_CHANNELS = 320
+#: Added to each deviation before the logarithm, as a fraction of the mean deviation of all channels in the same map.
+_FLOOR = 1e-3
+_TINY = 1e-12
+
+
+def statistics(output: Tensor) -> Float[Tensor, "n S"]:
+    """Statistics of a layer's output, in float32 or better.
+
+    Args:
+        output: (n, C, H, W) a feature map, or (n, T, C) tokens: the mean of each channel, and the log of its deviation;
+            (n, C) vectors: themselves.
+    """
+    output = output.to(torch.promote_types(output.dtype, torch.float32))
+    if output.ndim == 2:
+        return output
+    channels = output.flatten(2) if output.ndim == 4 else output.transpose(1, 2)  # (n, C, pixels)
+    variance, mean = torch.var_mean(channels, 2, correction=0)
+    deviation = variance.sqrt()
+    floor = _FLOOR * deviation.mean(1, keepdim=True) + _TINY
+    return torch.cat([mean, (deviation + floor).log()], 1)
+
+
+class StageReader:
+    """Reads a backbone's stages while it computes its features.
+
+    Args:
+        backbone: the network.
+        names: its modules whose outputs are the stages, and `INPUT`; none for the features that it returns.
+
+    Raises:
+        ValueError: if there is no module of such a name.
+    """
+
+    def __init__(self, backbone: nn.Module, names: Sequence[str]) -> None:
+        modules = dict(backbone.named_modules())
+        unknown = [name for name in names if name != INPUT and name not in modules]
+        if unknown:
+            raise ValueError(
+                f"stage_names: got {unknown[0]!r}, expected names of modules in {type(backbone).__name__}, such as "
+                f"{', '.join(list(modules)[1:4])}"
+            )
+        self.names = tuple(names)
+        self._backbone = backbone
+        self._modules = {name: modules[name] for name in names if name != INPUT}
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Float[Tensor, "n S"]]:
+        """The backbone's output for `x`, and the statistics of its stages side by side.
+
+        Raises:
+            ValueError: if a stage was not run, or did not return one tensor per sample.
+        """
+        seen: dict[str, Tensor] = {}
+
+        def read(name: str, output: object) -> None:
+            if not _is_stage(output, len(x)):
+                got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+                raise ValueError(f"stage {name!r}: got {got}, expected a tensor (n, C), (n, T, C) or (n, C, H, W)")
+            # Now, because the next layer may work in place.
+            seen[name] = statistics(_thinned(output, MAX_CHANNELS))
+
+        if INPUT in self.names:
+            read(INPUT, x)
+        with _hooked(self._modules, read):
+            features = _run(self._backbone, x)
+        if not self.names:
+            read("features", features)
+            return features, seen["features"]
+        missing = [name for name in self.names if name not in seen]
+        if missing:
+            raise ValueError(
+                f"stage_names: got {missing[0]!r}, which the network did not run, expected modules that it runs"
+            )
+        return features, torch.cat([seen[name] for name in self.names], 1)
+
+
+def find_stages(backbone: nn.Module, x: Tensor) -> tuple[str, ...]:
+    """The stages of a backbone: those that it declares, or the last module of each image size, by a pass in evaluation mode.
+
+    A network that keeps one size, such as a transformer, gives evenly spaced modules; one without maps and tokens, such as
+    an MLP, its linear layers. Empty if there are none: then its features are the only stage.
+
+    Args:
+        backbone: with the attribute `stage_names`, or any network.
+        x: input for the pass; a few samples.
+    """
+    declared = getattr(backbone, "stage_names", None)
+    if declared is not None:
+        return tuple(declared)
+    shapes: dict[str, torch.Size] = {}
+
+    def note(name: str, output: object) -> None:
+        # A module that is run several times counts where it was run last.
+        shapes.pop(name, None)
+        if _is_stage(output, len(x)):
+            shapes[name] = output.shape
+
+    modes = {module: module.training for module in backbone.modules()}
+    backbone.eval()
+    try:
+        with torch.no_grad(), _hooked({name: module for name, module in backbone.named_modules() if name}, note):
+            _run(backbone, x)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    modules = dict(backbone.named_modules())
+    maps = [name for name, shape in shapes.items() if len(shape) > 2 and _positions(shape) > 1]
+    if not maps:
+        return _spaced([name for name in shapes if isinstance(modules[name], nn.Linear)])
+    last_of_size = {_positions(shapes[name]): name for name in maps}
+    if len(last_of_size) >= 3:
+        return _spaced(list(last_of_size.values()))
+    return _spaced([name for name in maps if _ends_block(name, maps)] or maps)
+
+
+def _positions(shape: torch.Size) -> int:
+    return shape[1] if len(shape) == 3 else shape[2] * shape[3]
+
+
+def _ends_block(name: str, maps: Sequence[str]) -> bool:
+    """Whether a module is an element of a list of blocks: its name ends in a number, and it is not inside another one."""
+    parts = name.split(".")
+    return parts[-1].isdigit() and not any(part.isdigit() for part in parts[:-1])
+
+
+def _spaced(names: Sequence[str]) -> tuple[str, ...]:
+    """At most `MAX_STAGES` of the names, evenly spaced, with the last."""
+    step = max(1, -(-len(names) // MAX_STAGES))
+    return tuple(reversed(names[::-1][::step]))
+
+
+def _thinned(output: Tensor, most: int) -> Tensor:
+    """Every k-th channel, so that there are at most so many."""
+    axis = 2 if output.ndim == 3 else 1
+    step = -(-output.shape[axis] // most)
+    return output if step == 1 else output[(slice(None),) * axis + (slice(None, None, step),)]
+
+
+def _is_stage(output: object, n: int) -> TypeGuard[Tensor]:
+    return isinstance(output, Tensor) and output.is_floating_point() and output.ndim in (2, 3, 4) and len(output) == n
+
+
+def _run(network: nn.Module, x: Tensor) -> Tensor:
+    # A compiled call would ignore the hooks.
+    output: Tensor = network._call_impl(x)
+    return output
+
+
+@contextmanager
+def _hooked(modules: dict[str, nn.Module], receive: Callable[[str, object], object]) -> Iterator[None]:
+    """Call `receive` with the name and output of each module that is run."""
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda _module, _inputs, output: (receive(name, output), None)[1]
+
+    handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
