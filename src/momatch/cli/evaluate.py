@@ -145,16 +145,20 @@ def _pairs(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Iterator
 
 
 def _outliers(name: str, found: Mapping[str, Any]) -> Iterator[str]:
-    heads = {"as trained": found["as_trained"], "refitted": found["refitted"]}
-    shown = {head: scores for head, scores in heads.items() if scores is not None}
+    by = {"judge": found["judge"], "head as trained": found["as_trained"], "head refitted": found["refitted"]}
+    shown = {name: scores for name, scores in by.items() if scores is not None}
     title = f"outliers: {name}, {found['n']:,} images"
     width = max(len(title), 24)
     yield f"{title:{width}}" + "".join(f"  {head:>17}" for head in shown)
     yield f"{'score':{width}}" + f"  {'AUROC':>8} {'FPR95':>8}" * len(shown)
-    for score in found["as_trained"]:
-        values = (scores[score] for scores in shown.values())
-        yield f"{score:{width}}" + "".join(
-            f"  {value['auroc']:>8.4f} {_percent(value['fpr95']):>8}" for value in values
+    for score in dict.fromkeys(score for scores in shown.values() for score in scores):
+        values = (scores.get(score) for scores in shown.values())
+        yield (
+            f"{score:{width}}"
+            + "".join(
+                f"  {'':>17}" if value is None else f"  {value['auroc']:>8.4f} {_percent(value['fpr95']):>8}"
+                for value in values
+            ).rstrip()
         )
 
 

@@ -145,7 +145,9 @@ class ModelSettings(_Settings):
         head: last layer. "aagmm": one Gaussian per class with learned variances; "kmeans": the same with unit variances;
             "linear": softmax regression.
         embedding_dim: size of the embedding; 0 uses the backbone's features directly.
-        refit: after training, refit the Gaussians in closed form and use them to score outliers.
+        refit: after training, refit the Gaussians of the head in closed form, for --judge head.
+        judge: what scores outliers after training. "stages": a Gaussian model of what the network saw at several depths;
+            "head": the Gaussians of the head, as in the paper.
     """
 
     backbone: str = "cnn-tiny"
@@ -153,6 +155,7 @@ class ModelSettings(_Settings):
     head: Head = "aagmm"
     embedding_dim: int = _at_least(8, 0)
     refit: bool = True
+    judge: Literal["stages", "head"] = "stages"
 
     def _check(self) -> None:
         super()._check()

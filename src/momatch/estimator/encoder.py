@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from momatch.heads import HEADS, Head
 from momatch.models.classifier import Classifier
+from momatch.outliers.stages import INPUT
 
 Encoder = Literal["mlp", "none"]
 ENCODERS: tuple[str, ...] = get_args(Encoder)
@@ -30,6 +31,7 @@ class Perceptron(nn.Sequential):
             in_features = size
         super().__init__(*layers, nn.Linear(in_features, num_features))
         self.num_features = num_features
+        self.stage_names = (INPUT, *(str(3 * layer + 2) for layer in range(len(hidden_sizes))))
 
 
 class Nothing(nn.Identity):
@@ -38,6 +40,7 @@ class Nothing(nn.Identity):
     def __init__(self, num_features: int) -> None:
         super().__init__()
         self.num_features = num_features
+        self.stage_names = (INPUT,)
 
 
 def build_classifier(

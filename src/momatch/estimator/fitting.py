@@ -19,10 +19,12 @@ from momatch.estimator.samples import WeightedSet, hold_out, weighted_batches
 from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
 from momatch.estimator.views import Vectors, VectorView
-from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head
-from momatch.heads import Head
+from momatch.evaluation.evaluate import confident_samples, refit_head
+from momatch.evaluation.judging import fit_judge
 from momatch.models.classifier import Classifier
-from momatch.models.scorer import Scorer, Scores
+from momatch.models.outputs import Outputs
+from momatch.models.scorer import Scorer, Scores, score_images
+from momatch.outliers import StageReader, find_stages
 from momatch.training.average import AveragedModel
 from momatch.training.objective import build_objective
 from momatch.training.optimizer import build_optimizer, learning_rate
@@ -62,10 +64,11 @@ class Fitted:
 
     def scores(self, x: Float64[np.ndarray, "n F"]) -> Scores:
         """Scores of raw features. A sample's scores do not depend on the other samples in `x`."""
-        z = self.embed(x)
-        parts = [self.scorer(chunk) for chunk in _chunks(z)]
+        rows = torch.from_numpy(self.scaling(x))
+        with torch.no_grad():
+            parts = [score_images(self.classifier, self.scorer, chunk) for chunk in _chunks(rows)]
         whole = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Scores)}
-        return Scores(**{name: values[: len(z)] for name, values in whole.items()})
+        return Scores(**{name: values[: len(rows)] for name, values in whole.items()})
 
 
 def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed: int) -> Fitted:
@@ -80,12 +83,19 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         classifier = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed).double()
-    refitted = _refit(classifier, table, training, settings.loss.cutoff)
-    scorer = Scorer(classifier.head, refitted, score=settings.outlier_score)
-    scorer.calibrate(embed(classifier, scaling(held_out)))
+    outputs, labels = _outputs(classifier, table), torch.from_numpy(training.codes)
+    judge = None
+    if settings.outlier_score == "judge":
+        names = find_stages(classifier.backbone, torch.from_numpy(table[:1]))
+        judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names)
+    # Each distinct sample counts once, as in calibration.
+    positions, classes = confident_samples(outputs, labels, cutoff=settings.loss.cutoff)
+    refitted = refit_head(classifier.head, outputs.z[positions], classes)
+    scorer = Scorer(classifier.head, refitted, judge=judge, score=settings.outlier_score)
+    of_held_out = _outputs(classifier, scaling(held_out))
+    scores = scorer.calibrate(of_held_out.z, of_held_out.stages).calibration_scores
     # Rounding must not break a tie with a calibration sample: ties get the larger p-value.
-    scores = scorer.calibration_scores
-    scorer.detector.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
+    scorer.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source)
 
 
@@ -93,6 +103,16 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
 def embed(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
     """Embeddings of scaled features."""
     return torch.cat([classifier.embed(chunk) for chunk in _chunks(torch.from_numpy(x))])[: len(x)]
+
+
+@torch.no_grad()
+def _outputs(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Outputs:
+    """Embeddings, log joints and stages of scaled features."""
+    rows = torch.from_numpy(x)
+    reader = StageReader(classifier.backbone, find_stages(classifier.backbone, rows[:1]))
+    parts = [classifier.inspect(chunk, reader) for chunk in _chunks(rows)]
+    z, stages = (torch.cat(tensors)[: len(x)] for tensors in zip(*parts, strict=True))
+    return Outputs(z, classifier.head(z), stages)
 
 
 def _chunks(rows: Float[Tensor, "n d"]) -> Iterator[Float[Tensor, "chunk d"]]:
@@ -190,17 +210,3 @@ def _run_steps(step: TrainStep, batches: Iterator[Batch], settings: Settings) ->
         raise ValueError(
             f"training diverged: loss, gradients or weights were not finite for {skipped} consecutive steps; lower lr"
         )
-
-
-def _refit(
-    classifier: Classifier, table: Float64[np.ndarray, "n F"], training: WeightedSet, cutoff: float
-) -> Head | None:
-    """Refit the mixture in closed form to the samples with confident predictions, for scoring outliers.
-
-    Each distinct sample counts once, as in calibration.
-    """
-    z = embed(classifier, table)
-    with torch.no_grad():
-        outputs = Outputs(z, classifier.head(z))
-    positions, classes = confident_samples(outputs, torch.from_numpy(training.codes), cutoff=cutoff)
-    return refit_head(classifier.head, z[positions], classes)

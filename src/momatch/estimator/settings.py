@@ -14,7 +14,7 @@ from momatch.estimator.views import Strength
 from momatch.numerics.checks import check_positive_int
 
 #: The scores of `momatch.OutlierDetector` that the estimator offers.
-_OUTLIER_SCORES = ("auto", "nearest", "density")
+_OUTLIER_SCORES = ("auto", "judge", "nearest", "density")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Settings:
     strong: Strength
     neighbors: int
     calibration_fraction: float
-    outlier_score: Literal["nearest", "density"]
+    outlier_score: Literal["judge", "nearest", "density"]
     verbose: bool
 
 
@@ -57,13 +57,11 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         if given[name] not in choices:
             raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
     check_type("head", given["head"], Head)
-    loss = LossSettings(**_of_group(LossSettings, given)).for_head(given["head"])
+    loss = LossSettings(**_of_group(LossSettings, {**given, "outlier_score": "auto"})).for_head(given["head"])
     optimizer = OptimizerSettings(optimizer="adamw", **_of_group(OptimizerSettings, given)).for_policy(loss.policy)
-    without_centers = given["head"] in WITHOUT_CENTERS
-    if loss.outlier_score not in ("nearest", "density") or (without_centers and loss.outlier_score == "nearest"):
+    if given["outlier_score"] == "nearest" and given["head"] in WITHOUT_CENTERS:
         raise ValueError(
-            f"outlier_score: got {given['outlier_score']!r} with head {given['head']!r}, expected 'auto', 'density' or, "
-            "for a head with centers, 'nearest'"
+            f"outlier_score: got 'nearest' with head {given['head']!r}, expected 'auto', 'judge' or 'density'"
         )
     return Settings(
         loss=loss,
@@ -81,7 +79,7 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         ),
         neighbors=_count("neighbors", given),
         calibration_fraction=_amount("calibration_fraction", given, largest=0.9),
-        outlier_score=loss.outlier_score,
+        outlier_score="judge" if given["outlier_score"] == "auto" else given["outlier_score"],
         verbose=bool(given["verbose"]),
     )
 

@@ -12,6 +12,7 @@ from momatch.data.dataset import Dataset, Examples, Split
 from momatch.data.load import BY_NAME, takes_size
 from momatch.data.rows import Rows
 from momatch.evaluation.evaluate import Outputs, evaluate_outputs, outlier_scores, run_classifier, separation
+from momatch.evaluation.judging import judge_scores
 from momatch.models.spec import ModelSpec
 from momatch.storage.data_record import read_data_record
 from momatch.training.data import HELD_OUT, load_by_name, load_run_data, part_classes
@@ -45,7 +46,8 @@ def evaluate_run(
 
     Returns:
         `Evaluation.to_dict`, with `run`, `dataset`, `images` (a description), `class_names` and `outliers`: dataset -> `n`,
-        and `as_trained` and `refitted` (None without a refitted head): score -> `auroc` and `fpr95`.
+        and `judge` (None without one), `as_trained` and `refitted` (None without a refitted head): score -> `auroc` and
+        `fpr95`.
 
     Raises:
         ValueError: if the run is not finished; its data have changed; a dataset is unusable, has no test images or classes
@@ -67,7 +69,8 @@ def evaluate_run(
         test, source = _labeled_examples(run, other)
     # Loaded first, so that a wrong name fails at once.
     outlier_rows |= {name: _outlier_rows(run, name, data_dir) for name in outliers}
-    inliers = run_classifier(classifier, fitted(test.rows, run.spec), batch_size=batch_size)
+    names = run.model.stage_names
+    inliers = run_classifier(classifier, fitted(test.rows, run.spec), stage_names=names, batch_size=batch_size)
     return {
         "run": str(run.directory),
         "dataset": dataset if isinstance(dataset, str) else run.config.dataset if dataset is None else dataset.name,
@@ -75,7 +78,7 @@ def evaluate_run(
         "class_names": list(run.class_names),
         **evaluate_outputs(classifier.head, inliers, test.labels).to_dict(),
         "outliers": {
-            name: _separations(run, inliers, run_classifier(classifier, rows, batch_size=batch_size))
+            name: _separations(run, inliers, run_classifier(classifier, rows, stage_names=names, batch_size=batch_size))
             for name, rows in outlier_rows.items()
         },
     }
@@ -139,10 +142,13 @@ def _outlier_rows(run: Run, name: str, data_dir: str | None) -> Rows:
 
 def _separations(run: Run, inliers: Outputs, outliers: Outputs) -> dict[str, Any]:
     heads = {"as_trained": run.classifier.head, "refitted": run.refitted_head}
-    return {"n": len(outliers)} | {
+    judge = run.model.judge
+    of_heads = {
         key: None if head is None else separation(outlier_scores(head, inliers), outlier_scores(head, outliers))
         for key, head in heads.items()
     }
+    of_judge = None if judge is None else separation(judge_scores(judge, inliers), judge_scores(judge, outliers))
+    return {"n": len(outliers), "judge": of_judge, **of_heads}
 
 
 def size_of_files(name: str, spec: ModelSpec) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,9 @@ from momatch.models.backbones.custom import check_trusted
 from momatch.models.card import model_card
 from momatch.models.classifier import Classifier
 from momatch.models.saved_model import OutlierCalibration, SavedModel
+from momatch.models.scorer import OUTLIER_SCORES
 from momatch.models.spec import ModelSpec
-from momatch.outliers import Score
+from momatch.outliers import Judge, StageReader
 from momatch.storage.checkpoint import explain_write_errors
 from momatch.storage.durable import finite, may_replace, read_object, replace_files
 from momatch.storage.machine import versions
@@ -25,6 +26,9 @@ _KIND = "momatch model"
 _WEIGHTS, _DESCRIPTION = "model.safetensors", "model.json"
 _REFITTED = "refitted_head."
 _CALIBRATION = "calibration_scores"
+_JUDGE = "judge."
+#: More statistics than any network has: the judge's memory grows with the square of their number.
+_MAX_STATISTICS = 1 << 14
 
 
 def build_classifier(
@@ -78,6 +82,7 @@ def save_model(
     refitted_head: Head | None = None,
     calibration: OutlierCalibration | None = None,
     *,
+    judge: Judge | None = None,
     settings: Mapping[str, Any] | None = None,
     result: Mapping[str, Any] | None = None,
     card_entries: Mapping[str, Any] | None = None,
@@ -88,8 +93,9 @@ def save_model(
         folder: an existing directory.
         classifier: the (EMA) model to save.
         spec: what it was built from.
-        refitted_head: the mixture refitted in closed form, for outlier scores; one of `momatch.heads.HEADS`.
+        refitted_head: the mixture refitted in closed form; one of `momatch.heads.HEADS`.
         calibration: outlier scores of held-out inliers, for p-values.
+        judge: of the backbone's stages, for outlier scores.
         settings: training settings.
         result: training result, as in result.json.
         card_entries: front matter of the card. A README.md that momatch did not write, or that was edited, is kept.
@@ -100,10 +106,13 @@ def save_model(
     """
     folder = Path(folder)
     tensors = _state(classifier)
-    content: dict[str, Any] = {"facts": spec.to_dict(), "refitted_head": None, "calibration": None}
+    content: dict[str, Any] = {"facts": spec.to_dict(), "refitted_head": None, "judge": None, "calibration": None}
     if refitted_head is not None:
         content["refitted_head"] = _head_name(refitted_head)
         tensors |= {_REFITTED + name: value for name, value in _state(refitted_head).items()}
+    if judge is not None:
+        content["judge"] = {"stage_names": list(judge.stage_names), "num_features": judge.num_features}
+        tensors |= {_JUDGE + name: value for name, value in _state(judge).items()}
     if calibration is not None:
         content["calibration"] = {"score": calibration.score, "source": calibration.source}
         tensors[_CALIBRATION] = calibration.scores
@@ -112,7 +121,7 @@ def save_model(
     weights, description = encode(_KIND, tensors, content)
     files = {folder / _WEIGHTS: weights, folder / _DESCRIPTION: description}
     if may_replace(folder / CARD):
-        saved = SavedModel(classifier, spec, refitted_head, calibration, settings, result)
+        saved = SavedModel(classifier, spec, refitted_head, judge, calibration, settings, result)
         files[folder / CARD] = model_card(saved, card_entries or {}).encode(errors="backslashreplace")
     with explain_write_errors("saving the model", folder):
         replace_files(files)
@@ -139,6 +148,7 @@ def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, A
         model.spec,
         model.refitted_head,
         model.calibration,
+        judge=model.judge,
         settings=model.settings,
         result=model.result,
         card_entries=card_entries,
@@ -179,7 +189,7 @@ def load_model(folder: str | Path, *, trust_code: bool | str = False) -> SavedMo
     tensors = decode(data)
     spec = ModelSpec.from_dict(content.get("facts"))
     calibration = _calibration(content.get("calibration"), tensors.pop(_CALIBRATION, None))
-    refitted = {key.removeprefix(_REFITTED): tensors.pop(key) for key in list(tensors) if key.startswith(_REFITTED)}
+    refitted, judged = _taken(tensors, _REFITTED), _taken(tensors, _JUDGE)
     with torch.random.fork_rng(devices=[]):
         classifier = build_classifier(
             spec,
@@ -197,9 +207,17 @@ def load_model(folder: str | Path, *, trust_code: bool | str = False) -> SavedMo
     if head is not None:
         fill(head, refitted, misfit)
         head.eval()
-    return SavedModel(
-        classifier.eval(), spec, head, calibration, _object(content, "settings"), _object(content, "figures")
-    )
+    judge = _build_judge(content.get("judge"), len(spec.class_names))
+    if judge is not None:
+        fill(judge, judged, misfit)
+        StageReader(classifier.backbone, judge.stage_names)
+    settings, result = _object(content, "settings"), _object(content, "figures")
+    return SavedModel(classifier.eval(), spec, head, judge, calibration, settings, result)
+
+
+def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Remove the tensors with this prefix, and return them without it."""
+    return {key.removeprefix(prefix): tensors.pop(key) for key in list(tensors) if key.startswith(prefix)}
 
 
 def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
@@ -213,8 +231,8 @@ def _calibration(content: object, scores: Tensor | None) -> OutlierCalibration |
     if not isinstance(content, Mapping) or scores is None:
         return None
     score: Any = content.get("score")
-    if score not in get_args(Score):
-        raise ValueError(f"calibration: got the score {score!r}, expected one of {', '.join(get_args(Score))}")
+    if score not in OUTLIER_SCORES:
+        raise ValueError(f"calibration: got the score {score!r}, expected one of {', '.join(OUTLIER_SCORES)}")
     return OutlierCalibration(scores, score, str(content.get("source", "")))
 
 
@@ -244,6 +262,17 @@ def _build_head(name: object, classifier: Classifier, tensors: Mapping[str, Tens
         raise ValueError(f"refitted_head: got {name!r}, expected one of {', '.join(HEADS)}")
     last = classifier.head
     return HEADS[name](last.embedding_dim, last.num_classes, **_head_options(tensors, ""))
+
+
+def _build_judge(content: object, num_classes: int) -> Judge | None:
+    """The judge to fill; models of older versions have none."""
+    if content is None:
+        return None
+    names = content.get("stage_names") if isinstance(content, Mapping) else None
+    features = content.get("num_features") if isinstance(content, Mapping) else None
+    if not isinstance(names, list) or not isinstance(features, int) or not 1 <= features <= _MAX_STATISTICS:
+        raise ValueError(f"judge: got {content!r}, expected stage_names and num_features")
+    return Judge(features, num_classes, [str(name) for name in names])
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], misfit: str) -> None:

@@ -1,6 +1,6 @@
 """Run a classifier over any number of images or features."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from momatch.data.rows import Rows
+from momatch.data.rows import PixelRows, Rows
 from momatch.models.classifier import Classifier
 from momatch.numerics.checks import check_positive_int
+from momatch.outliers import StageReader
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,33 @@ class Outputs:
     Attributes:
         z: embeddings, (n, D).
         log_joint: log p(y=k, x), (n, K).
+        stages: statistics of the network's stages, (n, S); None if they were not asked for.
     """
 
     z: Float[Tensor, "n D"]
     log_joint: Float[Tensor, "n K"]
+    stages: Float[Tensor, "n S"] | None = None
 
     def __len__(self) -> int:
         return len(self.z)
 
     def select(self, positions: Int64[Tensor, " m"]) -> "Outputs":
         """The outputs of the samples at `positions`."""
-        return Outputs(self.z[positions], self.log_joint[positions])
+        stages = None if self.stages is None else self.stages[positions]
+        return Outputs(self.z[positions], self.log_joint[positions], stages)
+
+    def append(self, other: "Outputs") -> "Outputs":
+        """These outputs, followed by those of `other`, which must have stages if these have."""
+        stages = None
+        if self.stages is not None:
+            assert other.stages is not None
+            stages = torch.cat([self.stages, other.stages])
+        return Outputs(torch.cat([self.z, other.z]), torch.cat([self.log_joint, other.log_joint]), stages)
 
 
-def run_classifier(classifier: Classifier, rows: Rows | Tensor, *, batch_size: int = 512) -> Outputs:
+def run_classifier(
+    classifier: Classifier, rows: Rows | Tensor, *, stage_names: Sequence[str] | None = None, batch_size: int = 512
+) -> Outputs:
     """Embeddings and log joints of raw images or cached features, in evaluation mode, without gradient or autocast.
 
     The classifier stays on its device, and the training mode of each part is restored. Rows are read one batch at a time, so
@@ -42,24 +56,45 @@ def run_classifier(classifier: Classifier, rows: Rows | Tensor, *, batch_size: i
     Args:
         classifier: the model; for images it needs a `preprocess`.
         rows: uint8 images (N, C, H, W), or features (N, V, F) of its backbone, of which the first view is used.
+        stage_names: also return the statistics of these stages of the backbone; None for none. Those of features were
+            stored with them.
         batch_size: rows per batch.
 
     Raises:
-        ValueError: if there are no rows, they are neither raw pixels nor features, or `batch_size` is below 1.
+        ValueError: if there are no rows, they are neither raw pixels nor features, `batch_size` is below 1, or features have
+            no stages.
     """
     check_positive_int("batch_size", batch_size)
     rows = Rows.of(rows).plain()
     if len(rows) == 0:
         raise ValueError(f"{rows.noun}: got none, expected at least one")
     device = next(classifier.parameters()).device
-    parts: list[tuple[Tensor, Tensor]] = []
+    reader = None if stage_names is None else StageReader(classifier.backbone, stage_names)
+    parts: list[tuple[Tensor, ...]] = []
     # A caller's inference mode is switched off too: inference tensors cannot be used in training later.
     with _evaluation_mode(classifier), torch.inference_mode(False), torch.no_grad(), _without_autocast(device):
-        for batch in rows.chunks(batch_size):
-            z = rows.embed(classifier, batch.to(device))
-            parts.append((_on_cpu(z), _on_cpu(classifier.head(z))))
-        z, log_joint = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return Outputs(z, log_joint)
+        for positions in torch.arange(len(rows)).split(batch_size):
+            batch = rows.gather(positions).to(device)
+            z, *stages = _embed(classifier, rows, batch, positions, reader)
+            parts.append(tuple(map(_on_cpu, (z, classifier.head(z), *stages))))
+    return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+def _embed(
+    classifier: Classifier, rows: Rows, batch: Tensor, positions: Int64[Tensor, " n"], reader: StageReader | None
+) -> tuple[Tensor, ...]:
+    """Embeddings, and stages if there is a reader."""
+    if reader is None:
+        return (rows.embed(classifier, batch),)
+    if isinstance(rows, PixelRows):
+        return classifier.inspect(batch, reader)
+    stages = rows.stages_at(positions)
+    if stages is None:
+        raise ValueError(
+            "features: got features without the statistics of their backbone's stages, expected both: the judge of outliers "
+            "needs them; embed the images again"
+        )
+    return rows.embed(classifier, batch), stages
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

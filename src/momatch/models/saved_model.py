@@ -19,9 +19,9 @@ from momatch.heads import Head
 from momatch.models.classifier import Classifier
 from momatch.models.hub import model_folder, send_folder
 from momatch.models.outputs import run_classifier
-from momatch.models.scorer import Scorer, Scores
+from momatch.models.scorer import OutlierScore, Scorer, Scores
 from momatch.models.spec import ModelSpec
-from momatch.outliers import Score
+from momatch.outliers import Judge
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class OutlierCalibration:
 
     Attributes:
         scores: (m,) in ascending order.
-        score: name of the score, see `momatch.OutlierDetector`.
+        score: name of the score: "judge", or one of `momatch.OutlierDetector`.
         source: description of the images, e.g. "500 test images".
     """
 
     scores: Float[Tensor, " m"]
-    score: Score
+    score: OutlierScore
     source: str
 
 
@@ -46,7 +46,8 @@ class SavedModel:
     Attributes:
         classifier: on the CPU, in evaluation mode.
         spec: what it was built from.
-        refitted_head: the mixture refitted in closed form, for outlier scores; None if there is none.
+        refitted_head: the mixture refitted in closed form; it scores outliers if there is no judge. None if there is none.
+        judge: of the network's stages, for outlier scores; None if the head scores them.
         calibration: for p-values; None if no images were held out.
         settings: training settings, possibly of another release; None if not recorded.
         result: training result, as in result.json; None if not recorded.
@@ -55,20 +56,30 @@ class SavedModel:
     classifier: Classifier
     spec: ModelSpec
     refitted_head: Head | None = None
+    judge: Judge | None = None
     calibration: OutlierCalibration | None = None
     settings: Mapping[str, Any] | None = None
     result: Mapping[str, Any] | None = None
 
     @cached_property
     def scorer(self) -> Scorer:
-        """Computes predictions from embeddings."""
-        head, outlier_head, calibration = self.classifier.head, self.refitted_head, self.calibration
-        if calibration is None:
-            return Scorer(head, outlier_head)
-        return Scorer(head, outlier_head, score=calibration.score, calibration_scores=calibration.scores)
+        """Computes predictions from embeddings and stages."""
+        calibration = self.calibration
+        return Scorer(
+            self.classifier.head,
+            self.refitted_head,
+            judge=self.judge,
+            score=None if calibration is None else calibration.score,
+            calibration_scores=None if calibration is None else calibration.scores,
+        )
+
+    @property
+    def stage_names(self) -> tuple[str, ...] | None:
+        """Modules of the backbone that the judge sees; None without a judge."""
+        return None if self.judge is None else self.judge.stage_names
 
     def predict(self, images: Images, *, batch_size: int = 512) -> Scores:
-        """Label, posterior, log density, distance and outlier p-value of raw images.
+        """Label, posterior, log density, distance, outlier score and p-value of raw images.
 
         Args:
             images: uint8 tensor or array, Pillow images, or paths of image files, gray or RGB, of any size; converted to the
@@ -79,7 +90,8 @@ class SavedModel:
             ValueError: if there are no images, they are not raw pixels, or a file cannot be read.
         """
         fitted = images_for(images, (self.spec.in_channels, *self.spec.image_size))
-        scores: Scores = self.scorer(run_classifier(self.classifier, fitted, batch_size=batch_size).z)
+        outputs = run_classifier(self.classifier, fitted, stage_names=self.stage_names, batch_size=batch_size)
+        scores: Scores = self.scorer(outputs.z, outputs.stages)
         return scores
 
     @classmethod

@@ -1,17 +1,24 @@
-"""Predictions from embeddings: label, posterior, log density, distance, p-value (docs/method.md, "Outliers").
+"""Predictions: label, posterior, log density, distance, outlier score, p-value (docs/method.md, "Outliers").
 
-Labels and posteriors come from the head as trained. Densities, distances and p-values come from the outlier head: the mixture
-refitted in closed form, if there is one.
+Labels and posteriors come from the head as trained. Densities, distances and p-values come from the judge, which sees the
+stages of the network; without one, from the head's mixture, refitted in closed form if possible.
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from momatch.heads import Head, log_density, log_posterior
-from momatch.outliers import DISTANCES, OutlierDetector, Score
+from momatch.models.classifier import Classifier
+from momatch.outliers import DISTANCES, Judge, Score, StageReader
+from momatch.outliers.conformal import conformal_p_value
+
+#: Outlier scores: that of the judge, or one of the head's, see `momatch.OutlierDetector`.
+OutlierScore = Literal["judge", Score]
+OUTLIER_SCORES: tuple[str, ...] = ("judge", *get_args(Score))
 
 
 @dataclass(frozen=True)
@@ -21,8 +28,11 @@ class Scores:
     Attributes:
         labels: (n,) the most likely class.
         posterior: (n, K) p(y=k | x).
-        log_density: (n,) log p(x) under the outlier head; for a linear head its negative energy.
-        distance: (n,) Mahalanobis distance to the nearest center of the outlier head; NaN for a head without centers.
+        log_density: (n,) log p(x) under the judge; without one, of the embedding under the head's mixture, or the negative
+            energy of a linear head.
+        distance: (n,) Mahalanobis distance to the nearest class under the judge or the mixture; NaN for a linear head without
+            a judge.
+        outlier_score: (n,) higher for outliers; p-values compare it with calibration.
         p_value: (n,) conformal p-value of the outlier score; NaN without calibration.
     """
 
@@ -30,6 +40,7 @@ class Scores:
     posterior: Float[Tensor, "n K"]
     log_density: Float[Tensor, " n"]
     distance: Float[Tensor, " n"]
+    outlier_score: Float[Tensor, " n"]
     p_value: Float[Tensor, " n"]
 
     def __len__(self) -> int:
@@ -42,65 +53,116 @@ class Scores:
 
 
 class Scorer(nn.Module):
-    """Labels embeddings and scores them as outliers.
+    """Labels samples and scores them as outliers, from embeddings and stages.
 
     Args:
         head: gives labels and posteriors.
-        outlier_head: gives densities, distances and p-values; None for `head`.
-        score: outlier score behind the p-values, see `momatch.OutlierDetector`; None for "nearest", or "density" for a head
+        outlier_head: gives densities, distances and scores if there is no judge; None for `head`.
+        judge: gives densities, distances and scores from the stages; None to do without.
+        score: outlier score behind the p-values. None for that of the judge; without one "nearest", or "density" for a head
             without centers.
         calibration_scores: (m,) outlier scores of held-out inliers; see `calibrate`.
 
     Raises:
-        ValueError: if a head is of an unknown type, or does not support the score.
+        ValueError: if the score is unknown, or needs a judge or centers that are not there.
     """
+
+    calibration_scores: Float[Tensor, " m"]
 
     def __init__(
         self,
         head: Head,
         outlier_head: Head | None = None,
         *,
-        score: Score | None = None,
+        judge: Judge | None = None,
+        score: OutlierScore | None = None,
         calibration_scores: Float[Tensor, " m"] | None = None,
     ) -> None:
         super().__init__()
         self.head = head
         self.outlier_head = head if outlier_head is None else outlier_head
         if score is None:
-            score = "nearest" if self.outlier_head.has_centers else "density"
-        self.detector = OutlierDetector(self.outlier_head, score=score)
-        if calibration_scores is not None:
-            self.detector.calibration_scores = calibration_scores.sort().values
+            score = "judge" if judge is not None else "nearest" if self.outlier_head.has_centers else "density"
+        if score not in OUTLIER_SCORES:
+            raise ValueError(f"score: got {score!r}, expected one of {', '.join(OUTLIER_SCORES)}")
+        if score == "judge" and judge is None:
+            raise ValueError("score: got 'judge' without a judge, expected one, or a score of the head")
+        if score in DISTANCES and not self.outlier_head.has_centers:
+            raise ValueError(
+                f"score: got {score!r} with a {type(self.outlier_head).__name__} head, expected 'density': it has no centers"
+            )
+        self.score_name: OutlierScore = score
+        # A judge that is not asked costs nothing.
+        self.judge = judge if score == "judge" else None
+        empty = torch.empty(0, device=next(head.parameters()).device)
+        self.register_buffer(
+            "calibration_scores", empty if calibration_scores is None else calibration_scores.sort().values
+        )
 
-    @property
-    def calibration_scores(self) -> Float[Tensor, " m"]:
-        """The calibration scores in ascending order; empty before `calibrate`."""
-        return self.detector.calibration_scores
-
-    def calibrate(self, z: Float[Tensor, "m D"]) -> "Scorer":
-        """Calibrate p-values on the embeddings of held-out inliers.
+    def calibrate(self, z: Float[Tensor, "m D"], stages: Float[Tensor, "m S"] | None = None) -> "Scorer":
+        """Calibrate p-values on held-out inliers.
 
         Raises:
-            ValueError: if `z` is not (m, D) with m >= 1.
+            ValueError: if there are none, or as `forward`.
         """
-        self.detector.calibrate(z)
+        self.calibration_scores = self(z, stages).outlier_score.sort().values
         return self
 
     @torch.no_grad()
-    def forward(self, z: Float[Tensor, "n D"]) -> Scores:
+    def forward(self, z: Float[Tensor, "n D"], stages: Float[Tensor, "n S"] | None = None) -> Scores:
         """Predictions, without gradient.
 
+        Args:
+            z: embeddings.
+            stages: statistics of the stages of the same samples; needed by a judge.
+
         Raises:
-            ValueError: if `z` is not (n, D) with n >= 1.
+            ValueError: if shapes are not as expected, or a judge gets no stages.
         """
         log_joint = self.head(z)
-        outlier_head = self.outlier_head
-        outlier_log_joint = log_joint if outlier_head is self.head else outlier_head(z)
-        nothing = torch.full_like(outlier_log_joint[:, 0], torch.nan)
-        return Scores(
-            labels=log_joint.argmax(-1),
-            posterior=log_posterior(log_joint).exp(),
-            log_density=log_density(outlier_log_joint),
-            distance=DISTANCES["nearest"](outlier_head, z) if outlier_head.has_centers else nothing,
-            p_value=self.detector.p_value(z) if self.calibration_scores.numel() else nothing,
-        )
+        posterior = log_posterior(log_joint).exp()
+        if self.judge is not None:
+            density, distance, score = self._judged(stages, posterior)
+        else:
+            density, distance, score = self._scored_by_head(z, log_joint)
+        calibrated = self.calibration_scores.numel() > 0
+        p_value = conformal_p_value(self.calibration_scores, score) if calibrated else torch.full_like(score, torch.nan)
+        return Scores(log_joint.argmax(-1), posterior, density, distance, score, p_value)
+
+    def _judged(self, stages: Tensor | None, posterior: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        assert self.judge is not None
+        if stages is None:
+            raise ValueError("stages: got none, expected the statistics of the network's stages, which the judge needs")
+        distance = self.judge.mahalanobis(stages.to(self.judge.scale))  # (n, K)
+        nearest = distance.amin(1)
+        return log_density(self.judge.log_joint(distance)), nearest, self.judge.score(nearest, posterior)
+
+    def _scored_by_head(self, z: Tensor, log_joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        head = self.outlier_head
+        density = log_density(log_joint if head is self.head else head(z))
+        distance = DISTANCES["nearest"](head, z) if head.has_centers else torch.full_like(density, torch.nan)
+        name = self.score_name
+        score = -density if name == "density" else distance if name == "nearest" else DISTANCES[name](head, z)
+        return density, distance, score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def score_images(classifier: Classifier, scorer: Scorer, images: Tensor, reader: StageReader | None = None) -> Scores:
+    """Predictions for images.
+
+    Args:
+        classifier: in evaluation mode.
+        scorer: of its embeddings and stages.
+        images: as `Classifier.embed` takes them.
+        reader: of the stages that the scorer's judge needs; None to make one.
+
+    Raises:
+        ValueError: as `Classifier.embed`.
+    """
+    stages = None
+    if scorer.judge is None:
+        z = classifier.embed(images)
+    else:
+        reader = StageReader(classifier.backbone, scorer.judge.stage_names) if reader is None else reader
+        z, stages = classifier.inspect(images, reader)
+    scores: Scores = scorer(z.to(torch.promote_types(z.dtype, torch.float32)), stages)
+    return scores

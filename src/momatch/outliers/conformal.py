@@ -1,4 +1,4 @@
-"""Ranks among sorted values: `torch.searchsorted`, and an equivalent that can be exported to ONNX."""
+"""Conformal p-values: ranks among the sorted scores of held-out inliers, also in a graph that can be exported to ONNX."""
 
 import torch
 import torch.nn.functional as F
@@ -6,6 +6,19 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.numerics.checks import is_traced
+
+
+def conformal_p_value(calibration_scores: Float[Tensor, " m"], scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """(1 + #{calibration >= score}) / (m + 1) for each of the scores.
+
+    Args:
+        calibration_scores: ascending, without NaN, not empty.
+        scores: without NaN.
+    """
+    m = calibration_scores.numel()
+    dtype = calibration_scores.dtype
+    # In the dtype of the calibration, so that 1/20 in float64 compares equal to 0.05.
+    return (1 + m - count_below(calibration_scores, scores.to(dtype))).to(dtype) / (m + 1)
 
 
 def count_below(ordered: Float[Tensor, " m"], values: Float[Tensor, " n"]) -> Int64[Tensor, " n"]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from momatch.heads import Head, log_density
 from momatch.numerics.checks import check_embeddings, check_fraction, is_readable
-from momatch.outliers.conformal import count_below
+from momatch.outliers.conformal import conformal_p_value
 from momatch.outliers.discovery import benjamini_hochberg
 from momatch.outliers.thresholds import chi2_quantile
 
@@ -189,15 +189,11 @@ class OutlierDetector(nn.Module):
         Raises:
             ValueError: if `calibrate` was not called, or as `score`.
         """
-        m = self.calibration_scores.numel()
-        if m == 0:
+        if self.calibration_scores.numel() == 0:
             raise ValueError(
                 "p_value: got no calibration scores, expected calibrate(z) with held-out inliers to be called first"
             )
-        dtype = self.calibration_scores.dtype
-        below = count_below(self.calibration_scores, self.score(z).to(dtype))
-        # In the dtype of the scores, so that 1/20 in float64 compares equal to 0.05.
-        return (1 + m - below).to(dtype) / (m + 1)
+        return conformal_p_value(self.calibration_scores, self.score(z))
 
     def select_outliers(self, z: Float[Tensor, "n D"], *, fdr: float) -> Bool[Tensor, " n"]:
         """Select outliers by Benjamini-Hochberg: the expected fraction of inliers among them is at most `fdr`.

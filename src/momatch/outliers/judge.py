@@ -6,7 +6,7 @@ stages (`momatch.outliers.stages`), but any vectors will do.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int64
@@ -35,6 +35,7 @@ class Judge(nn.Module):
     Args:
         num_features: F.
         num_classes: K.
+        stage_names: modules of the network whose statistics the features are; see `momatch.outliers.stages`.
 
     Attributes:
         count: number of samples it was fitted on; 0 before `fit`.
@@ -59,8 +60,9 @@ class Judge(nn.Module):
     count: Int64[Tensor, ""]
     shrinkage: Float[Tensor, ""]
 
-    def __init__(self, num_features: int, num_classes: int) -> None:
+    def __init__(self, num_features: int, num_classes: int, stage_names: Sequence[str] = ()) -> None:
         super().__init__()
+        self.stage_names = tuple(stage_names)
         self.num_features = check_positive_int("num_features", num_features)
         self.num_classes = check_positive_int("num_classes", num_classes)
         F, K = self.num_features, self.num_classes
@@ -205,8 +207,12 @@ class Judge(nn.Module):
         Raises:
             ValueError: as `mahalanobis`.
         """
+        return self.log_joint(self.mahalanobis(x))
+
+    def log_joint(self, distance: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
+        """The log joint, from the distances to all classes."""
         constant = 0.5 * self.num_features * math.log(2.0 * math.pi) + self.log_volume
-        return self.log_prior - constant - 0.5 * self.mahalanobis(x).square()
+        return self.log_prior - constant - 0.5 * distance.square()
 
     def log_density(self, x: Float[Tensor, "n F"]) -> Float[Tensor, " n"]:
         """log p(x).

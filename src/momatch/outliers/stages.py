@@ -4,8 +4,9 @@ The channels of a feature map are summarised by their mean and the logarithm of 
 declare its stages as `stage_names`, the names of modules in it; for others `find_stages` chooses them.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeGuard
 
 import torch
@@ -63,6 +64,9 @@ class StageReader:
         self.names = tuple(names)
         self._backbone = backbone
         self._modules = {name: modules[name] for name in names if name != INPUT}
+        self._attached = 0
+        # Several threads may run one network, each with its own batch.
+        self._batch = threading.local()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Float[Tensor, "n S"]]:
         """The backbone's output for `x`, and the statistics of its stages side by side.
@@ -71,27 +75,43 @@ class StageReader:
             ValueError: if a stage was not run, or did not return one tensor per sample.
         """
         seen: dict[str, Tensor] = {}
-
-        def read(name: str, output: object) -> None:
-            if not _is_stage(output, len(x)):
-                got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-                raise ValueError(f"stage {name!r}: got {got}, expected a tensor (n, C), (n, T, C) or (n, C, H, W)")
-            # Now, because the next layer may work in place.
-            seen[name] = statistics(_thinned(output, MAX_CHANNELS))
-
-        if INPUT in self.names:
-            read(INPUT, x)
-        with _hooked(self._modules, read):
-            features = _run(self._backbone, x)
-        if not self.names:
-            read("features", features)
-            return features, seen["features"]
+        self._batch.seen, self._batch.size = seen, x.shape[0]
+        try:
+            if INPUT in self.names:
+                self._read(INPUT, x)
+            with self.attached() if not self._attached else nullcontext():
+                features = _run(self._backbone, x)
+            if not self.names:
+                self._read(INPUT, features)
+                return features, seen[INPUT]
+        finally:
+            del self._batch.seen
         missing = [name for name in self.names if name not in seen]
         if missing:
             raise ValueError(
                 f"stage_names: got {missing[0]!r}, which the network did not run, expected modules that it runs"
             )
         return features, torch.cat([seen[name] for name in self.names], 1)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Stay attached to the network between batches: needed where several threads read at the same time."""
+        with _hooked(self._modules, self._read):
+            self._attached += 1
+            try:
+                yield
+            finally:
+                self._attached -= 1
+
+    def _read(self, name: str, output: object) -> None:
+        seen = getattr(self._batch, "seen", None)
+        if seen is None:
+            return
+        if not _is_stage(output, self._batch.size):
+            got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            raise ValueError(f"stage {name!r}: got {got}, expected a tensor (n, C), (n, T, C) or (n, C, H, W)")
+        # Now, because the next layer may work in place.
+        seen[name] = statistics(_thinned(output, MAX_CHANNELS))
 
 
 def find_stages(backbone: nn.Module, x: Tensor) -> tuple[str, ...]:
@@ -157,7 +177,10 @@ def _thinned(output: Tensor, most: int) -> Tensor:
 
 
 def _is_stage(output: object, n: int) -> TypeGuard[Tensor]:
-    return isinstance(output, Tensor) and output.is_floating_point() and output.ndim in (2, 3, 4) and len(output) == n
+    # Not len(): torch.export would fix the size of the batch.
+    return (
+        isinstance(output, Tensor) and output.is_floating_point() and output.ndim in (2, 3, 4) and output.shape[0] == n
+    )
 
 
 def _run(network: nn.Module, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from momatch.data.dataset import UNLABELED
 from momatch.data.rows import Rows
 from momatch.evaluation.evaluate import Outputs, outlier_scores, run_classifier, separation
+from momatch.evaluation.judging import judge_scores
 from momatch.evaluation.metrics import log_doubt
 from momatch.heads import log_posterior
 from momatch.report.read_run import Model, RunData
@@ -50,7 +51,8 @@ class Predictions:
             ValueError: if there are no images, or the model does not take raw images.
         """
         labels = torch.full((len(images),), UNLABELED) if labels is None else labels
-        return cls(name, images, labels, run_classifier(model.classifier, images), model)
+        names = None if model.judge is None else model.judge.stage_names
+        return cls(name, images, labels, run_classifier(model.classifier, images, stage_names=names), model)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -87,13 +89,15 @@ class Predictions:
 
     @cached_property
     def scores(self) -> dict[str, Float[Tensor, " N"]]:
-        """All outlier scores, by the refitted head if there is one."""
+        """All outlier scores, by the judge; without one, by the refitted head if there is one."""
+        if self.model.judge is not None:
+            return judge_scores(self.model.judge, self.outputs)
         return outlier_scores(self.model.outlier_head, self.outputs)
 
     @property
     def score(self) -> Float[Tensor, " N"]:
-        """The outlier score: Mahalanobis distance to the nearest center, or the energy of a head without centers."""
-        return self.scores.get("nearest", self.scores["density"])
+        """The judge's score; without a judge the distance to the nearest center, or the energy of a head without centers."""
+        return next(self.scores[name] for name in ("judge", "nearest", "density") if name in self.scores)
 
     def thumbnails(self) -> UInt8[Tensor, "N C h w"]:
         """The images, no side longer than `MAX_THUMBNAIL_SIDE`; for features the pictures stored with them, or black ones."""
@@ -186,11 +190,15 @@ def measure_densities(origins: Sequence[Predictions]) -> Densities:
     if not bool(test.is_finite.any()):
         raise ValueError("The log density is not finite for any test image: the model has diverged")
     heads = {"as trained": test.model.classifier.head, "refitted": test.model.refitted}
+    by_state = {
+        state: {origin.name: outlier_scores(head, origin.outputs) for origin in origins}
+        for state, head in heads.items()
+        if head is not None
+    }
+    if test.model.judge is not None:
+        by_state = {"judge": {origin.name: origin.scores for origin in origins}, **by_state}
     log_density, separations = {}, {}
-    for state, head in heads.items():
-        if head is None:
-            continue
-        scores = {origin.name: outlier_scores(head, origin.outputs) for origin in origins}
+    for state, scores in by_state.items():
         log_density[state] = {name: -found["density"][found["density"].isfinite()] for name, found in scores.items()}
         separations[state] = {origin.name: separation(scores[test.name], scores[origin.name]) for origin in others}
     return Densities(log_density, separations)

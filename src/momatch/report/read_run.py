@@ -28,6 +28,7 @@ from momatch.models.backbones.custom import UntrustedCodeError
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import load_model
 from momatch.models.spec import ModelSpec
+from momatch.outliers import Judge
 from momatch.report.formats import is_number, percent, plural
 from momatch.report.run_report import Missing
 from momatch.storage.checkpoint import FOLDER, load_newest
@@ -36,7 +37,7 @@ from momatch.storage.metrics_file import MetricsFile
 from momatch.storage.run_config import read_config
 from momatch.training.data import load_by_name, load_run_data, part_classes, split_rows
 from momatch.training.inputs import input_of
-from momatch.training.refit import refitted_head
+from momatch.training.refit import fitted_judge, refitted_head
 from momatch.training.setup import build_training
 from momatch.training.state import restore
 
@@ -256,6 +257,7 @@ class Model:
         classifier: with averaged weights.
         spec: how it was built.
         refitted: the mixture refitted in closed form; None if there is none.
+        judge: of the network's stages, which scores outliers; None if the head does.
         step: of the checkpoint that it was taken from; None for the model saved at the end of the run.
         warnings: about that checkpoint and those that could not be used.
     """
@@ -263,12 +265,13 @@ class Model:
     classifier: Classifier
     spec: ModelSpec
     refitted: Head | None
+    judge: Judge | None = None
     step: int | None = None
     warnings: tuple[str, ...] = ()
 
     @property
     def outlier_head(self) -> Head:
-        """The head that scores outliers: the refitted one if there is one."""
+        """The head that scores outliers if there is no judge: the refitted one if there is one."""
         return self.classifier.head if self.refitted is None else self.refitted
 
 
@@ -280,7 +283,7 @@ def saved_model(directory: Path, *, trust_code: bool | str = False) -> Model:
         OSError: if it cannot be read.
     """
     saved = load_model(directory, trust_code=trust_code)
-    return Model(saved.classifier, saved.spec, saved.refitted_head)
+    return Model(saved.classifier, saved.spec, saved.refitted_head, saved.judge)
 
 
 def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, trust_code: bool | str = False) -> Model:
@@ -302,9 +305,10 @@ def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, tru
     training = build_training(here, torch.device("cpu"), dataset=data.dataset, trust_code=trust_code)
     restore(training, checkpoint.tensors, checkpoint.facts)
     refitted = refitted_head(training, here.cutoff) if here.refit else None
+    judge = fitted_judge(training, here.cutoff) if here.judge == "stages" else None
     source = f"This page shows the averaged model at step {checkpoint.step:,}, from {checkpoint.path}."
     rejected = (f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected)
-    return Model(training.model.eval(), training.spec, refitted, checkpoint.step, (source, *rejected))
+    return Model(training.model.eval(), training.spec, refitted, judge, checkpoint.step, (source, *rejected))
 
 
 def disagreements(

@@ -79,6 +79,7 @@ METRICS = (
 
 #: Names of the outlier scores.
 SCORES = {
+    "judge": "the judge's score",
     "nearest": "distance to the nearest center",
     "assigned": "distance to the predicted center",
     "farthest": "distance to the farthest center",
@@ -148,14 +149,17 @@ class Separation(NamedTuple):
 
 
 def outlier_separation(found: Densities | Missing) -> dict[str, Separation]:
-    """Origin -> separation by the refitted mixture, or by the head as trained if there is none."""
+    """Origin -> separation by the judge; without one by the refitted mixture, or by the head as trained."""
     if isinstance(found, Missing) or not found.separation:
         return {}
-    state, by_origin = list(found.separation.items())[-1]
+    state = next(state for state in ("judge", "refitted", "as trained") if state in found.separation)
+    by_origin = found.separation[state]
     mixture = " of the refitted mixture" if state == "refitted" else ""
     separations = {}
     for origin, scores in by_origin.items():
-        if "nearest" in scores:
+        if "judge" in scores:
+            separations[origin] = Separation(scores["judge"]["auroc"], "score of the judge")
+        elif "nearest" in scores:
             separations[origin] = Separation(scores["nearest"]["auroc"], f"distance to the nearest center{mixture}")
         elif "density" in scores:
             separations[origin] = Separation(scores["density"]["auroc"], "energy")

@@ -26,7 +26,7 @@ from momatch.training.data import describe_data
 from momatch.training.optimizer import learning_rate
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
-from momatch.training.refit import calibration, refit_outlier_head, refitted_head
+from momatch.training.refit import calibration, fitted_judge, refit_outlier_head, refitted_head
 from momatch.training.resolve import resolve_config
 from momatch.training.result import DivergenceError, check_progress, class_thresholds, run_result
 from momatch.training.run import Run
@@ -254,13 +254,15 @@ def _finish(
     if evaluation is None and training.test is not None:
         evaluation = evaluate_classifier(average, training.test.rows, training.test.labels)
     refitted = refitted_head(training, config.cutoff) if config.refit else None
+    judge = fitted_judge(training, config.cutoff) if config.judge == "stages" else None
     result = run_result(config, training, history, evaluation)
     save_model(
         recorder.path,
         training.model,
         training.spec,
         refitted,
-        calibration(training, refitted),
+        calibration(training, refitted, judge),
+        judge=judge,
         settings=model_settings(config, training.spec),
         result=result,
     )

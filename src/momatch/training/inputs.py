@@ -24,6 +24,7 @@ from momatch.data.statistics import normalization
 from momatch.models.classifier import CachedFeatures, Classifier
 from momatch.models.model_files import build_classifier, fill
 from momatch.models.spec import ModelSpec
+from momatch.outliers import find_stages
 from momatch.training.guide import neighbor_guide
 
 #: Number of images used for feature means and standard deviations.
@@ -100,6 +101,14 @@ class Input(ABC):
         """
 
     @abstractmethod
+    def stage_names(self, classifier: Classifier) -> tuple[str, ...]:
+        """The stages of the backbone that the judge of outliers sees.
+
+        Args:
+            classifier: the one that is trained.
+        """
+
+    @abstractmethod
     def result(self) -> dict[str, Any]:
         """Entries of result.json specific to this kind of data."""
 
@@ -159,6 +168,12 @@ class PixelInput(Input):
 
     def check_model(self, classifier: Classifier) -> None:
         """Nothing to check."""
+
+    def stage_names(self, classifier: Classifier) -> tuple[str, ...]:
+        """Those that the backbone declares, or that a pass over two images shows."""
+        images = self.dataset.train.rows.gather(torch.arange(min(2, len(self.dataset.train))))
+        assert classifier.preprocess is not None, "the spec has the dataset's statistics"
+        return find_stages(classifier.backbone, classifier.preprocess(images.to(next(classifier.parameters()).device)))
 
     def result(self) -> dict[str, Any]:
         """No extra entries."""
@@ -232,6 +247,10 @@ class FeatureInput(Input):
                 f"{self.spec.path}: got features of a backbone ({self.spec.backbone}) whose weights differ from the model's, "
                 "expected features of the model's backbone; evaluate on the images, or on the features file it was trained on"
             )
+
+    def stage_names(self, classifier: Classifier) -> tuple[str, ...]:
+        """Those whose statistics the file holds."""
+        return self.spec.stage_names
 
     def result(self) -> dict[str, Any]:
         """The number of views, and which parameters are counted."""

@@ -1,18 +1,21 @@
-"""After training: refit the averaged model's mixture in closed form, and calibrate outlier p-values (docs/method.md).
+"""After training: refit the averaged model's mixture, fit the judge of outliers, calibrate p-values (docs/method.md).
 
-The refitted mixture has each class's mean and variance over the samples with confident predictions.
+Both are in closed form, from the labelled samples and those with confident predictions.
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
+from momatch.evaluation.judging import fit_judge
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
+from momatch.outliers import Judge
 from momatch.training.setup import Training
 
 #: Maximum number of pool images to refit on; enough for means and variances.
@@ -31,22 +34,32 @@ def refitted_head(training: Training, cutoff: float) -> Head | None:
     return refit_head(average.head, outputs.z[positions], classes)
 
 
-def calibration(training: Training, refitted: Head | None) -> OutlierCalibration | None:
+def fitted_judge(training: Training, cutoff: float) -> Judge:
+    """A judge of the averaged model's stages."""
+    names = training.input.stage_names(training.step.average.classifier)
+    outputs, labels = _outputs(training, names)
+    return fit_judge(outputs, labels, cutoff=cutoff, stage_names=names)
+
+
+def calibration(training: Training, refitted: Head | None, judge: Judge | None) -> OutlierCalibration | None:
     """Outlier scores of the calibration images; None if there are none.
 
     Args:
         training: the finished training.
         refitted: result of `refitted_head`; None scores with the averaged model's head.
+        judge: result of `fitted_judge`; None if the head scores outliers.
     """
     rows = training.calibration.rows
     if len(rows) == 0:
         return None
     average = training.step.average.classifier
     outlier_head = average.head if refitted is None else refitted
-    z = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES)).z
-    # A copy: z is on the CPU, and the model to be saved must stay on its device.
-    scorer = Scorer(copy.deepcopy(outlier_head).cpu()).calibrate(z)
-    return OutlierCalibration(scorer.calibration_scores, scorer.detector.score_name, training.calibration.source)
+    names = None if judge is None else judge.stage_names
+    outputs = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES), stage_names=names)
+    # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
+    scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
+    scorer.calibrate(outputs.z, outputs.stages)
+    return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
 
 
 def refit_outlier_head(training: Training, cutoff: float) -> None:
@@ -57,12 +70,11 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
         detector.head.load_state_dict(refitted.state_dict())
 
 
-def _outputs(training: Training) -> tuple[Outputs, Tensor]:
+def _outputs(training: Training, stage_names: Sequence[str] | None = None) -> tuple[Outputs, Tensor]:
     """The averaged model's outputs for the labelled set and a sample of the pool, and their labels (-1 for the pool)."""
     data, average = training.data, training.step.average.classifier
     pool = data.unlabeled.even_share(POOL_SAMPLES)
-    parts = [run_classifier(average, data.labeled)]
+    outputs = run_classifier(average, data.labeled, stage_names=stage_names)
     if len(pool):
-        parts.append(run_classifier(average, pool))
-    outputs = Outputs(torch.cat([part.z for part in parts]), torch.cat([part.log_joint for part in parts]))
+        outputs = outputs.append(run_classifier(average, pool, stage_names=stage_names))
     return outputs, torch.cat([data.labels, torch.full((len(pool),), UNLABELED)])

@@ -1,4 +1,4 @@
-"""The exported graph: uint8 images in; label, posterior, log density, distance and p-value out; and its metadata."""
+"""The exported graph: uint8 images in; label, posterior, log density, distance, outlier score and p-value out; metadata."""
 
 import json
 import warnings
@@ -11,11 +11,11 @@ from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from momatch.models.saved_model import SavedModel
-from momatch.models.scorer import Scores
+from momatch.models.scorer import Scores, score_images
 
 #: Names of the graph's input and of its outputs, in order.
 INPUT = "images"
-OUTPUTS = ("label", "posterior", "log_density", "distance", "p_value")
+OUTPUTS = ("label", "posterior", "log_density", "distance", "outlier_score", "p_value")
 
 
 class Graph(nn.Module):
@@ -33,12 +33,19 @@ class Graph(nn.Module):
 
     def forward(self, images: UInt8[Tensor, "n C H W"]) -> tuple[Tensor, ...]:
         """The outputs in the order of `OUTPUTS`."""
-        return as_outputs(self.scorer(self.classifier.embed(images)))
+        return as_outputs(score_images(self.classifier, self.scorer, images))
 
 
 def as_outputs(scores: Scores) -> tuple[Tensor, ...]:
     """The predictions in the order of `OUTPUTS`."""
-    return scores.labels, scores.posterior, scores.log_density, scores.distance, scores.p_value
+    return (
+        scores.labels,
+        scores.posterior,
+        scores.log_density,
+        scores.distance,
+        scores.outlier_score,
+        scores.p_value,
+    )
 
 
 def trace(model: SavedModel) -> torch.export.ExportedProgram:
@@ -66,7 +73,8 @@ def description(model: SavedModel) -> dict[str, str]:
     """The metadata by key; lists are JSON."""
     spec, calibration = model.spec, model.calibration
     C, (H, W) = spec.in_channels, spec.image_size
-    is_density = model.classifier.head.density_name == "density"
+    is_density = model.judge is not None or model.classifier.head.density_name == "density"
+    of_what = "embedding" if model.judge is None else "stages"
     values: dict[str, Any] = {
         "class_names": list(spec.class_names),
         "input": (
@@ -76,11 +84,12 @@ def description(model: SavedModel) -> dict[str, str]:
         "outputs": {
             "label": "int64 (n,): index into class_names",
             "posterior": f"(n, {len(spec.class_names)}): p(class | image)",
-            "log_density": "(n,): log p(image's embedding)" if is_density else "(n,): negative energy",
-            "distance": "(n,): Mahalanobis distance to the nearest center; NaN for a head without centers",
+            "log_density": f"(n,): log p(image's {of_what})" if is_density else "(n,): negative energy",
+            "distance": "(n,): Mahalanobis distance to the nearest class; NaN for a head without centers",
+            "outlier_score": "(n,): higher for outliers",
             "p_value": "(n,): conformal outlier p-value; NaN without calibration",
         },
-        "score": model.scorer.detector.score_name,
+        "score": model.scorer.score_name,
         "calibration": 0 if calibration is None else len(calibration.scores),
         "calibration_source": "" if calibration is None else calibration.source,
         "alpha": (

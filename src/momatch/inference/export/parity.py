@@ -1,6 +1,6 @@
 """Compare the outputs of a graph with those of the model (docs/export.md, "What is checked").
 
-- posterior, log density, distance: |got - expected| <= 1e-4 (1 + |expected|).
+- posterior, log density, distance, outlier score: |got - expected| <= 1e-4 (1 + |expected|).
 - label: the same, or a class whose posterior is within twice that of the largest.
 - p-value: between the p-values of the score plus and minus 1e-4 (1 + |score|).
 - NaN and infinities: in the same places.
@@ -24,7 +24,7 @@ from torch import Tensor
 from momatch.data.rows import PixelRows
 from momatch.inference.export.graph import OUTPUTS, Graph, as_outputs
 from momatch.models.saved_model import SavedModel
-from momatch.models.scorer import Scorer
+from momatch.models.scorer import score_images
 from momatch.models.spec import ModelSpec
 from momatch.outliers.conformal import count_below
 from momatch.training.data import load_run_data
@@ -35,6 +35,8 @@ TOLERANCE = 1e-4
 COUNT = 48
 #: Batch sizes.
 BATCHES = (1, 2, 7, 64)
+#: Outputs that are compared as numbers.
+MEASURED = ("posterior", "log_density", "distance", "outlier_score")
 
 #: Maps images to outputs by name.
 Runner = Callable[[Tensor], Mapping[str, Tensor]]
@@ -170,14 +172,13 @@ class _Bounds:
 
 @torch.no_grad()
 def _expected(model: SavedModel, images: Tensor, rounding: Mapping[str, float]) -> dict[str, _Bounds]:
-    z = model.classifier.embed(images)
-    values = dict(zip(OUTPUTS, as_outputs(model.scorer(z)), strict=True))
+    values = dict(zip(OUTPUTS, as_outputs(score_images(model.classifier, model.scorer, images)), strict=True))
     bounds = {"label": _Bounds(values["label"], values["label"], values["label"])}
-    for name in ("posterior", "log_density", "distance"):
+    for name in MEASURED:
         value = values[name]
         slack = _tolerance(name, rounding) * (1 + value.abs())
         bounds[name] = _Bounds(value, value - slack, value + slack)
-    low, high = _p_values(model.scorer, z, rounding)
+    low, high = _p_values(model.scorer.calibration_scores, values["outlier_score"], rounding)
     bounds["p_value"] = _Bounds(values["p_value"], low, high)
     return bounds
 
@@ -187,16 +188,14 @@ def _tolerance(name: str, rounding: Mapping[str, float]) -> float:
 
 
 def _p_values(
-    scorer: Scorer, z: Tensor, rounding: Mapping[str, float]
+    ordered: Float[Tensor, " m"], score: Float[Tensor, " n"], rounding: Mapping[str, float]
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """The p-values of slightly larger and slightly smaller scores."""
-    ordered = scorer.calibration_scores
     if not ordered.numel():
-        nothing = z.new_full((len(z),), torch.nan)
+        nothing = torch.full_like(score, torch.nan)
         return nothing, nothing
-    score = scorer.detector.score(z).to(ordered.dtype)
-    source = "log_density" if scorer.detector.score_name == "density" else "distance"
-    slack = _tolerance(source, rounding) * (1 + score.abs())
+    score = score.to(ordered.dtype)
+    slack = _tolerance("outlier_score", rounding) * (1 + score.abs())
     # An infinite score has no neighbours.
     larger, smaller = score + slack, torch.where(score.isfinite(), score - slack, score)
     m = len(ordered)
@@ -207,15 +206,14 @@ def _p_values(
 
 @torch.no_grad()
 def _rounding(model: SavedModel, images: Tensor) -> dict[str, float]:
-    """The model's float32 error in posterior, log density and distance; 0 if it cannot run in float64."""
+    """The model's float32 error in the `MEASURED` outputs; 0 if it cannot run in float64."""
     graph = Graph(model)
-    names = ("posterior", "log_density", "distance")
     try:
         exact = copy.deepcopy(graph).double()(images)
     except RuntimeError:  # a network with a fixed dtype
-        return dict.fromkeys(names, 0.0)
+        return dict.fromkeys(MEASURED, 0.0)
     pairs = dict(zip(OUTPUTS, zip(graph(images), exact, strict=True), strict=True))
-    return {name: _difference(*pairs[name]) for name in names}
+    return {name: _difference(*pairs[name]) for name in MEASURED}
 
 
 def _difference(got: Tensor, expected: Tensor) -> float:

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -22,7 +23,8 @@ from momatch.data.rows import PixelRows
 from momatch.inference.predict.inputs import ArrayBatch, Batch, FileBatch
 from momatch.inference.predict.table import Table, make_table
 from momatch.models.saved_model import SavedModel
-from momatch.models.scorer import Scores
+from momatch.models.scorer import Scores, score_images
+from momatch.outliers import StageReader
 
 #: More threads would wait for the GIL; the remaining cores are used inside operations.
 _MOST_WORKERS = 16
@@ -31,7 +33,7 @@ U = TypeVar("U")
 
 
 class Predictor:
-    """Turns a batch of paths or arrays into rows. Thread-safe.
+    """Turns a batch of paths or arrays into rows, in several threads inside of `threaded`.
 
     Args:
         model: moved to `device` and converted to channels-last.
@@ -48,8 +50,14 @@ class Predictor:
         self.classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's annotations lack it
         self.scorer = model.scorer.to(device)
         self.calibration_size = self.scorer.calibration_scores.numel()
+        judge = self.scorer.judge
+        self._reader = None if judge is None else StageReader(self.classifier.backbone, judge.stage_names)
         # Load Pillow's plugins now: loading them lazily is not thread-safe.
         Image.init()
+
+    def threaded(self) -> AbstractContextManager[None]:
+        """To be entered before several threads call it."""
+        return nullcontext() if self._reader is None else self._reader.attached()
 
     def __call__(self, batch: Batch) -> Table:
         """The rows of `batch`; an unreadable image gets a row with the reason."""
@@ -74,8 +82,7 @@ class Predictor:
     def scores(self, pixels: UInt8[Tensor, "n C H W"]) -> Scores:
         """Predictions for images of the model's shape, on the CPU."""
         with torch.inference_mode():
-            z = self.classifier.embed(pixels.to(self.device))
-            found: Scores = self.scorer(z.to(torch.promote_types(z.dtype, torch.float32)))
+            found = score_images(self.classifier, self.scorer, pixels.to(self.device), self._reader)
             if self.device.type == "cpu":
                 return found
             return Scores(**{name: value.cpu() for name, value in vars(found).items()})

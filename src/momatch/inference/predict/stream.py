@@ -84,6 +84,7 @@ def predict_to_file(model: SavedModel, sources: Sequence[Source], out: Path | No
     names = columns(model.spec.class_names if settings.posterior else ())
     with (
         open_writer(out, names) as writer,
+        predictor.threaded(),
         progress,
         quiet_pillow(),
         closing(_predicted(predictor, sources, settings, progress)) as predicted,

@@ -19,6 +19,7 @@ COLUMN_TYPES: dict[str, type] = {
     "confidence": float,
     "log_density": float,
     "distance": float,
+    "outlier_score": float,
     "p_value": float,
     "flagged": bool,
     "error": str,
@@ -72,6 +73,7 @@ def make_table(
         "confidence": _numbers(scores.confidence),
         "log_density": _numbers(scores.log_density),
         "distance": _numbers(scores.distance),
+        "outlier_score": _numbers(scores.outlier_score),
         "p_value": _p_values(scores.p_value, calibration_size),
     }
     for column, name in enumerate(posterior_columns(names)):

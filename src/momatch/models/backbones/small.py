@@ -93,7 +93,7 @@ class MLP(Backbone):
             self.layers.extend([linear, nn.BatchNorm1d(next_width), nn.ReLU(inplace=True)])
             width = next_width
         self.num_features = width
-        self.stage_names = (INPUT, *(f"layers.{3 * number}" for number in range(len(hidden))))
+        self.stage_names = (INPUT, *(f"layers.{3 * number + 2}" for number in range(len(hidden))))
 
     def forward(self, x: Tensor) -> Float[Tensor, "n D"]:
         """Features of normalised vectors or images.
