@@ -10,6 +10,7 @@ from momatch.evaluation.evaluate import confident_samples
 from momatch.heads import log_density, log_posterior
 from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
+from momatch.outliers.contamination import inlier_probability
 
 #: Samples per batch of the fit, which is in float64.
 _BATCH = 1024
@@ -56,3 +57,29 @@ def judge_scores(judge: Judge, outputs: Outputs) -> dict[str, Float[Tensor, " n"
     return {
         name: score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf) for name, score in scores.items()
     }
+
+
+def judge_pool(
+    outputs: Outputs, labels: Int64[Tensor, " n"], *, cutoff: float, rounds: int = 3
+) -> tuple[Float[Tensor, " n"], float]:
+    """P(inlier) of unlabelled samples."""
+    is_labeled = labels >= 0
+    keep = torch.ones(int((~is_labeled).sum()), dtype=torch.bool)
+    posterior, predicted = log_posterior(outputs.log_joint.double()).exp().max(1)
+    classes = torch.where(is_labeled, labels, predicted)
+    probability, share = keep.double(), 0.0
+    for _ in range(rounds):
+        trusted = is_labeled | (posterior >= cutoff)
+        trusted[~is_labeled] &= keep
+        rows = trusted.nonzero().flatten()
+        judge = Judge(outputs.stages.shape[1], outputs.log_joint.shape[1]).fit(
+            [(outputs.stages[r], classes[r]) for r in rows.split(_BATCH)]
+        )
+        distance = torch.cat([judge.mahalanobis(b) for b in outputs.stages.split(_BATCH)]).double()
+        own = distance.gather(1, classes[:, None])[:, 0]
+        nearest = distance.amin(1)
+        loo = Judge.leave_one_out(own, len(rows))
+        score = torch.where(trusted, loo, nearest)
+        probability, share = inlier_probability(score[~is_labeled], score[is_labeled])
+        keep = probability >= 0.5
+    return probability, share

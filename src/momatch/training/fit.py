@@ -1,5 +1,6 @@
 """The training loop: from a config to a finished run directory."""
 
+import os
 import shlex
 import signal
 import time
@@ -26,7 +27,13 @@ from momatch.training.data import describe_data
 from momatch.training.optimizer import learning_rate
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
-from momatch.training.refit import calibration, fitted_judge, refit_outlier_head, refitted_head
+from momatch.training.refit import (
+    calibration,
+    fitted_judge,
+    refresh_inlier_probability,
+    refit_outlier_head,
+    refitted_head,
+)
 from momatch.training.resolve import resolve_config
 from momatch.training.result import DivergenceError, check_progress, class_thresholds, run_result
 from momatch.training.run import Run
@@ -146,6 +153,7 @@ def _train(
     evaluation = None
     processes = training.step.processes
     images_per_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
+    refreshes = {round(config.steps * part / 12) for part in range(int(os.environ.get("R0", "2")), 12)}
     refit_outliers = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
     last_logged_step, last_logged_seconds = training.stream.step, history.seconds
     start_time = time.perf_counter() - history.seconds
@@ -157,6 +165,8 @@ def _train(
     for step in range(training.stream.step, config.steps):
         training.step(next(training.stream), lr=learning_rate(config, step), progress=step / config.steps)
         step_count = step + 1
+        if config.outliers == "auto" and step_count in refreshes:
+            refresh_inlier_probability(training, config.cutoff)
         if refit_outliers and _due(config.outlier_refit_interval, step_count):
             refit_outlier_head(training, config.cutoff)
         is_eval_step = step_count == config.steps or _due(config.eval_interval, step_count)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from momatch.config import LossSettings
 from momatch.constraints import KLConstraint, MMDConstraint
 from momatch.constraints.moments import MomentConstraint
-from momatch.data.dataset import UNLABELED
+from momatch.data.dataset import NO_CLASS, UNLABELED
 from momatch.heads import Head, log_posterior
 from momatch.outliers import OutlierDetector
 from momatch.pseudo_labels import POLICIES, Policy
@@ -26,6 +26,8 @@ AnyConstraint = MomentConstraint | MMDConstraint | KLConstraint
 
 #: Lower bound on probabilities when mixing model and guide.
 _MIN_PROBABILITY = 1e-8
+#: A sample with a lower P(inlier) has no say in the thresholds of the policy.
+_TRUSTED = 0.5
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class Objective(nn.Module):
         policy: weights pseudo-labels; None for supervised training.
         constraint: makes clusters Gaussian; None for none.
         detector: excludes outliers from the pseudo-labels; None for none.
+        inlier_probability: (N_u,) P(inlier) of each pool sample, the weight of its pseudo-label; None for 1. Updated in place
+            by whoever judges the pool.
         constraint_weight: weight of the constraint.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of the policy's fairness loss, if it has one.
@@ -85,12 +89,15 @@ class Objective(nn.Module):
         processes: for distributed training.
     """
 
+    inlier_probability: Float[Tensor, " N_u"] | None
+
     def __init__(
         self,
         policy: Policy | None,
         constraint: AnyConstraint | None = None,
         detector: OutlierDetector | None = None,
         *,
+        inlier_probability: Float[Tensor, " N_u"] | None = None,
         constraint_weight: float = 1.0,
         unlabeled_weight: float = 1.0,
         fairness_weight: float = 0.001,
@@ -101,6 +108,7 @@ class Objective(nn.Module):
         self.policy = policy
         self.constraint = constraint
         self.detector = detector
+        self.register_buffer("inlier_probability", inlier_probability)
         self.constraint_weight = constraint_weight
         self.unlabeled_weight = unlabeled_weight
         self.fairness_weight = fairness_weight
@@ -138,12 +146,14 @@ class Objective(nn.Module):
                 weak_log_posterior = log_posterior(head(z.weak))
                 posterior = weak_log_posterior.exp() if guide is None else guide.mix(weak_log_posterior)
             predicted = posterior.argmax(-1)
-            is_outlier = self._find_outliers(z, progress)
+            trust = None if self.inlier_probability is None else self.inlier_probability[indices]
+            is_outlier = self._find_outliers(z, progress) if trust is None else trust < _TRUSTED
             # Every process updates the policy with the global batch, so that its state is the same in all.
             gather = self.processes.gather
             exclude = None if is_outlier is None else gather(is_outlier)
             all_weights = self.policy(gather(posterior), gather(indices), exclude)
             weight = self.processes.own_part(all_weights)
+            weight = weight if trust is None else weight * trust
             strong_log_joint = head(z.strong)
             sample_losses = F.cross_entropy(strong_log_joint, predicted, reduction="none")
             parts["unlabeled_loss"] = self.unlabeled_weight * (weight * sample_losses).mean()
@@ -193,6 +203,8 @@ class Objective(nn.Module):
             "known_weight": known.mean(),
             "correct_weight": (known * (predicted == truth)).mean(),
             "outlier_share": weight.new_zeros(()) if is_outlier is None else is_outlier.to(weight.dtype).mean(),
+            "true_outliers": (truth == NO_CLASS).to(weight.dtype).mean(),
+            "outlier_weight": (weight * (truth == NO_CLASS)).mean(),
         }
 
 
@@ -216,6 +228,7 @@ def build_objective(
         policy,
         _build_constraint(settings),
         None if policy is None else _build_detector(settings, head),
+        inlier_probability=torch.ones(pool_size) if policy is not None and settings.outliers == "auto" else None,
         constraint_weight=settings.moment_weight,
         unlabeled_weight=settings.unlabeled_weight,
         fairness_weight=settings.fairness_weight,
@@ -235,7 +248,7 @@ def _build_constraint(settings: LossSettings) -> AnyConstraint | None:
 
 
 def _build_detector(settings: LossSettings, head: Head) -> OutlierDetector | None:
-    if settings.outliers == "none":
+    if settings.outliers in ("none", "auto"):
         return None
     assert settings.outlier_score != "auto", "LossSettings.for_head has filled it in"
     outlier_head = copy.deepcopy(head).requires_grad_(False) if settings.outlier_refit_interval else head

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.evaluation.judging import fit_judge
+from momatch.evaluation.judging import fit_judge, judge_pool
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
@@ -68,6 +68,21 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
     detector = training.step.objective.detector
     if refitted is not None and detector is not None:
         detector.head.load_state_dict(refitted.state_dict())
+
+
+def refresh_inlier_probability(training: Training, cutoff: float) -> None:
+    """Judge the whole pool by the averaged model, and weight its samples by their P(inlier)."""
+    objective, data = training.step.objective, training.data
+    weights = objective.inlier_probability
+    assert weights is not None
+    average = training.step.average.classifier
+    names = training.input.stage_names(average)
+    labeled = run_classifier(average, data.labeled, stage_names=names)
+    pool = run_classifier(average, data.unlabeled, stage_names=names)
+    outputs = labeled.append(pool)
+    labels = torch.cat([data.labels, torch.full((len(pool),), UNLABELED)])
+    found, _ = judge_pool(outputs, labels, cutoff=cutoff)
+    weights.copy_(found)
 
 
 def _outputs(training: Training, stage_names: Sequence[str] | None = None) -> tuple[Outputs, Tensor]:

@@ -30,7 +30,8 @@ LABELED_VIEW = 2
 #: Metrics summed over a log interval. Skipped steps contribute only to the last three.
 METRICS = (
     *("loss", "supervised_loss", "unlabeled_loss", "constraint_loss", "fairness_loss", "gradient_norm"),
-    *("utilisation", "known_weight", "correct_weight", "outlier_share", "good_steps"),
+    *("utilisation", "known_weight", "correct_weight", "outlier_share"),
+    *("true_outliers", "outlier_weight", "good_steps"),
     *("skipped_steps", "skipped_in_a_row", "longest_skip"),
 )
 _LOSSES = METRICS[: METRICS.index("utilisation")]
@@ -127,6 +128,8 @@ class TrainStep:
         means: dict[str, float | None] = {name: sums[name] / good if good else None for name in names}
         known = sums["known_weight"]
         means["pseudo_label_accuracy"] = sums["correct_weight"] / known if known > 0 else None
+        if sums["true_outliers"] > 0:
+            means["outliers_pseudo_labeled"] = sums["outlier_weight"] / sums["true_outliers"]
         return {**means, "skipped_steps": sums["skipped_steps"]}
 
     def longest_skip(self) -> int:
