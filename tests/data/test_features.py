@@ -6,6 +6,8 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from momatch.data.batches import BatchStream
 from momatch.data.dataset import Examples, Split
@@ -124,6 +126,44 @@ def test_rows_of_features_are_picked_like_images():
         batch = stream.batch(0)
         assert batch.unlabeled.dtype == torch.float16
         assert torch.equal(batch.unlabeled, rows.gather(batch.unlabeled_indices))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=3), st.data())
+def test_stages_stay_with_their_rows(sizes, data):
+    total = sum(sizes)
+    features, stages = [torch.zeros(n, 2, 1) for n in sizes], [torch.rand(n, 3) for n in sizes]
+    everything = torch.cat(stages)
+    index = st.lists(st.integers(0, max(0, total - 1)), max_size=8 if total else 0)
+    chosen = torch.tensor(data.draw(index), dtype=torch.int64)
+    rows = FeatureRows(features, chosen, stages=stages)
+    backward = torch.arange(len(chosen)).flip(0)
+    assert torch.equal(rows.stages_at(backward), everything[chosen.flip(0)])
+    assert torch.equal(rows.plain().stages_at(backward), everything[chosen.flip(0)])
+    half = rows.select(backward[::2])
+    assert torch.equal(half.stages_at(torch.arange(len(half))), everything[chosen.flip(0)[::2]])
+    both = half.append(FeatureRows(features, stages=stages))
+    expected = torch.cat([everything[chosen.flip(0)[::2]], everything])
+    assert torch.equal(both.stages_at(torch.arange(len(both))), expected)
+
+
+def test_stages_are_copied_and_kept_only_if_both_sides_have_the_same():
+    features, stages = torch.zeros(2, 3, 4), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    rows = FeatureRows([features], stages=[stages])
+    rows.stages_at(torch.tensor([0])).zero_()
+    assert stages.tolist() == [[1, 2], [3, 4]]
+    first = torch.tensor([0])
+    assert rows.append(rows).stages_at(first).tolist() == [[1, 2]]
+    assert rows.append(FeatureRows([features])).stages_at(first) is None
+    assert FeatureRows([features]).append(rows).stages_at(first) is None
+    assert rows.append(FeatureRows([features], stages=[stages[:, :1]])).stages_at(first) is None
+    assert PixelRows([torch.zeros(2, 1, 8, 8, dtype=torch.uint8)]).stages_at(first) is None
+    with pytest.raises(ValueError, match="stages: got 1, expected 2, one per row"):
+        FeatureRows([features], stages=[stages[:1]])
+    for wrong in (stages.long(), stages[:, 0], stages[:, :1]):
+        with pytest.raises(
+            ValueError, match=r"expected statistics, floating \(N, S\), with the same S for each source"
+        ):
+            FeatureRows([features, features], stages=[stages, wrong])
 
 
 def test_features_are_not_taken_for_images(unchecked):
