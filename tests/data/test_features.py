@@ -1,6 +1,7 @@
 """Features files that are damaged, of another version or made otherwise, and rows of features."""
 
 import json
+import re
 import zipfile
 
 import numpy as np
@@ -44,9 +45,12 @@ def test_file_is_a_plain_npz_whose_members_are_aligned(members, tmp_path):
     with np.load(path) as archive:
         assert archive["train_features"].shape == (20, 5, 12)
         assert archive["train_labels"].dtype == np.int64
+        assert archive["train_stages"].shape == (20, 12)
+        assert archive["test_stages"].dtype == np.float32
     data = path.read_bytes()
     assert all(data.index(content) % 64 == 0 for content in members.values())
-    assert read_feature_spec(path).num_views == 5
+    spec = read_feature_spec(path)
+    assert (spec.num_views, spec.stage_names, spec.num_statistics) == (5, ("mix",), 12)
     assert read_feature_spec(tmp_path / "none.npz") is None
 
 
@@ -60,10 +64,11 @@ def test_damaged_files_are_refused(members, tmp_path):
             load_dataset(path)
 
     refused(
-        r"version 2 of the features format, expected 1; it was written by", **{MARKER: facts_with(members, version=2)}
+        r"version 1 of the features format, expected 2; it was written by", **{MARKER: facts_with(members, version=1)}
     )
     refused(r"momatch_features.json cannot be read", **{MARKER: b"{"})
     refused(r"momatch_features.json cannot be read", **{MARKER: facts_with(members, image_size=8)})
+    refused(r"momatch_features.json cannot be read", **{MARKER: facts_with(members, stage_names=None)})
     refused(r"without the weights of their backbone .* MoMatchClassifier", **{"backbone.safetensors": None})
     refused(r"cannot be read as a features file", **{"train_features.npy": None})
     wide = npy(tmp_path / "x.npy", np.zeros((20, 5, 12), np.float32))
@@ -74,6 +79,13 @@ def test_damaged_files_are_refused(members, tmp_path):
     refused(r"got float16 \(19, 5, 12\), expected float16 \(20, 5, 12\)", **{"train_features.npy": short})
     cut = members["train_features.npy"][:-100]
     refused(r"train_features.npy", **{"train_features.npy": cut})
+    for split, n in (("train", 20), ("test", 5)):
+        member = f"{split}_stages.npy"
+        refused(rf"cannot be read as a features file .*{member}", **{member: None})
+        refused(member, **{member: members[member][:-4]})
+        for wrong in (np.zeros((n, 12), np.float64), np.zeros((n - 1, 12), np.float32), np.zeros((n, 11), np.float32)):
+            got = re.escape(f"{wrong.dtype} {wrong.shape}")
+            refused(rf"{member}: got {got}, expected float32 \({n}, 12\)", **{member: npy(tmp_path / "x.npy", wrong)})
     labels = npy(tmp_path / "x.npy", np.zeros(20, np.int32))
     refused(r"train_labels: got int32 \(20,\), expected int64", **{"train_labels.npy": labels})
     outside = npy(tmp_path / "x.npy", np.full(20, 9))
