@@ -1,11 +1,14 @@
 """Features files that are damaged, of another version or made otherwise, and rows of features."""
 
 import json
+import re
 import zipfile
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from momatch.data.batches import BatchStream
 from momatch.data.dataset import Examples, Split
@@ -42,9 +45,12 @@ def test_file_is_a_plain_npz_whose_members_are_aligned(members, tmp_path):
     with np.load(path) as archive:
         assert archive["train_features"].shape == (20, 5, 12)
         assert archive["train_labels"].dtype == np.int64
+        assert archive["train_stages"].shape == (20, 12)
+        assert archive["test_stages"].dtype == np.float32
     data = path.read_bytes()
     assert all(data.index(content) % 64 == 0 for content in members.values())
-    assert read_feature_spec(path).num_views == 5
+    spec = read_feature_spec(path)
+    assert (spec.num_views, spec.stage_names, spec.num_statistics) == (5, ("mix",), 12)
     assert read_feature_spec(tmp_path / "none.npz") is None
 
 
@@ -58,10 +64,11 @@ def test_damaged_files_are_refused(members, tmp_path):
             load_dataset(path)
 
     refused(
-        r"version 2 of the features format, expected 1; it was written by", **{MARKER: facts_with(members, version=2)}
+        r"version 1 of the features format, expected 2; it was written by", **{MARKER: facts_with(members, version=1)}
     )
     refused(r"momatch_features.json cannot be read", **{MARKER: b"{"})
     refused(r"momatch_features.json cannot be read", **{MARKER: facts_with(members, image_size=8)})
+    refused(r"momatch_features.json cannot be read", **{MARKER: facts_with(members, stage_names=None)})
     refused(r"without the weights of their backbone .* MoMatchClassifier", **{"backbone.safetensors": None})
     refused(r"cannot be read as a features file", **{"train_features.npy": None})
     wide = npy(tmp_path / "x.npy", np.zeros((20, 5, 12), np.float32))
@@ -72,6 +79,13 @@ def test_damaged_files_are_refused(members, tmp_path):
     refused(r"got float16 \(19, 5, 12\), expected float16 \(20, 5, 12\)", **{"train_features.npy": short})
     cut = members["train_features.npy"][:-100]
     refused(r"train_features.npy", **{"train_features.npy": cut})
+    for split, n in (("train", 20), ("test", 5)):
+        member = f"{split}_stages.npy"
+        refused(rf"cannot be read as a features file .*{member}", **{member: None})
+        refused(member, **{member: members[member][:-4]})
+        for wrong in (np.zeros((n, 12), np.float64), np.zeros((n - 1, 12), np.float32), np.zeros((n, 11), np.float32)):
+            got = re.escape(f"{wrong.dtype} {wrong.shape}")
+            refused(rf"{member}: got {got}, expected float32 \({n}, 12\)", **{member: npy(tmp_path / "x.npy", wrong)})
     labels = npy(tmp_path / "x.npy", np.zeros(20, np.int32))
     refused(r"train_labels: got int32 \(20,\), expected int64", **{"train_labels.npy": labels})
     outside = npy(tmp_path / "x.npy", np.full(20, 9))
@@ -124,6 +138,44 @@ def test_rows_of_features_are_picked_like_images():
         batch = stream.batch(0)
         assert batch.unlabeled.dtype == torch.float16
         assert torch.equal(batch.unlabeled, rows.gather(batch.unlabeled_indices))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=3), st.data())
+def test_stages_stay_with_their_rows(sizes, data):
+    total = sum(sizes)
+    features, stages = [torch.zeros(n, 2, 1) for n in sizes], [torch.rand(n, 3) for n in sizes]
+    everything = torch.cat(stages)
+    index = st.lists(st.integers(0, max(0, total - 1)), max_size=8 if total else 0)
+    chosen = torch.tensor(data.draw(index), dtype=torch.int64)
+    rows = FeatureRows(features, chosen, stages=stages)
+    backward = torch.arange(len(chosen)).flip(0)
+    assert torch.equal(rows.stages_at(backward), everything[chosen.flip(0)])
+    assert torch.equal(rows.plain().stages_at(backward), everything[chosen.flip(0)])
+    half = rows.select(backward[::2])
+    assert torch.equal(half.stages_at(torch.arange(len(half))), everything[chosen.flip(0)[::2]])
+    both = half.append(FeatureRows(features, stages=stages))
+    expected = torch.cat([everything[chosen.flip(0)[::2]], everything])
+    assert torch.equal(both.stages_at(torch.arange(len(both))), expected)
+
+
+def test_stages_are_copied_and_kept_only_if_both_sides_have_the_same():
+    features, stages = torch.zeros(2, 3, 4), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    rows = FeatureRows([features], stages=[stages])
+    rows.stages_at(torch.tensor([0])).zero_()
+    assert stages.tolist() == [[1, 2], [3, 4]]
+    first = torch.tensor([0])
+    assert rows.append(rows).stages_at(first).tolist() == [[1, 2]]
+    assert rows.append(FeatureRows([features])).stages_at(first) is None
+    assert FeatureRows([features]).append(rows).stages_at(first) is None
+    assert rows.append(FeatureRows([features], stages=[stages[:, :1]])).stages_at(first) is None
+    assert PixelRows([torch.zeros(2, 1, 8, 8, dtype=torch.uint8)]).stages_at(first) is None
+    with pytest.raises(ValueError, match="stages: got 1, expected 2, one per row"):
+        FeatureRows([features], stages=[stages[:1]])
+    for wrong in (stages.long(), stages[:, 0], stages[:, :1]):
+        with pytest.raises(
+            ValueError, match=r"expected statistics, floating \(N, S\), with the same S for each source"
+        ):
+            FeatureRows([features, features], stages=[stages, wrong])
 
 
 def test_features_are_not_taken_for_images(unchecked):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
+from torch import nn
 
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.console.signals import Interrupted
@@ -22,7 +23,9 @@ from momatch.data.load import load_dataset
 from momatch.data.rows import FeatureRows
 from momatch.data.sampling import draw_subset
 from momatch.embedding import embed
+from momatch.models.backbones import build_backbone
 from momatch.models.normalize import Normalize
+from momatch.outliers.stages import StageReader
 from tests.embedding.setting import Corners, F, small_options
 from tests.training.faults import Killed, failing, no_space
 from tests.training.test_processes import environment
@@ -58,6 +61,39 @@ def test_views_are_those_of_seed_view_and_image_whatever_the_batch_and_the_limit
     with torch.no_grad():
         plain = network(normalize(images.test.images[draw_subset(images.test.labels, 7, seed=3)]))
     torch.testing.assert_close(features.test.features[:, 0].float(), plain, atol=1e-3, rtol=0)
+
+
+def test_stages_are_those_of_the_plain_view(tmp_path):
+    options = small_options(tmp_path, backbone="cnn-tiny", limit=20, limit_test=7, batch_size=9)
+    spec = embed(options).spec
+    images, stored = load_dataset(options.dataset), load_dataset(options.out)
+    assert stored.features == spec
+    assert spec.stage_names == ("layers.0", "layers.4", "layers.8", "layers.11")
+    network = build_backbone("cnn-tiny", 1).eval()
+    network.load_state_dict(backbone_weights(spec))
+    reader, normalize = StageReader(network, spec.stage_names), Normalize(*spec.normalization)
+    for split, n in (("train", 20), ("test", 7)):
+        rows = draw_subset(images.splits[split].labels, n, seed=3)
+        with torch.no_grad():
+            features, stages = reader(normalize(images.splits[split].images[rows]))
+        found = stored.splits[split].rows.stages_at(torch.arange(n))
+        assert found.shape == (n, spec.num_statistics)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, stages, atol=1e-4, rtol=1e-4)
+        plain = stored.splits[split].features[:, 0].float()
+        torch.testing.assert_close(plain, features, atol=1e-3, rtol=1e-3)
+
+
+def test_network_that_declares_no_stages(tmp_path, monkeypatch):
+    options = small_options(tmp_path, limit=9)
+    assert embed(options).spec.stage_names == ("mix",)
+    # Without a layer to look at, the features are the only stage.
+    monkeypatch.setattr(Corners, "forward", lambda self, x: nn.functional.adaptive_avg_pool2d(x, 4).flatten(1)[:, :F])
+    spec = embed(replace(options, overwrite=True)).spec
+    assert (spec.stage_names, spec.num_statistics) == ((), F)
+    rows = load_dataset(options.out).train.rows
+    every = torch.arange(9)
+    torch.testing.assert_close(rows.stages_at(every), rows.gather(every)[:, 0].float(), atol=1e-3, rtol=1e-3)
 
 
 def test_features_are_mapped_from_the_file_and_not_read(tmp_path):
@@ -124,6 +160,13 @@ def test_killed_embedding_goes_on_where_it_was(tmp_path):
     resumed, other = (load_dataset(path) for path in (options.out, whole.out))
     assert torch.equal(resumed.train.features, other.train.features)
     assert torch.equal(resumed.test.features, other.test.features)
+    assert_same_stages(resumed, other)
+
+
+def assert_same_stages(dataset, other):
+    for split, expected in zip(dataset.splits.values(), other.splits.values(), strict=True):
+        every = torch.arange(len(expected))
+        assert torch.equal(split.rows.stages_at(every), expected.rows.stages_at(every))
 
 
 def interrupted_after(monkeypatch, batches, action):
@@ -159,6 +202,31 @@ def test_ctrl_c_saves_and_another_command_is_refused(tmp_path, monkeypatch):
     assert (embedded.resumed, embedded.passed) == (640, 240)
     with pytest.raises(ValueError, match=r"already exists; choose another name, or overwrite"):
         small_options(tmp_path)
+
+
+def test_interrupted_embedding_gives_the_same_file(tmp_path, monkeypatch):
+    whole = small_options(tmp_path, out=tmp_path / "whole.npz")
+    embed(whole)
+    options = replace(whole, out=tmp_path / "features.npz")
+    # First among the training images, then among the test images.
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            interrupted_after(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+            with pytest.raises(Interrupted):
+                embed(options)
+    assert embed(options).resumed > 0
+    assert options.out.read_bytes() == whole.out.read_bytes()
+
+
+def test_embedding_of_an_older_format_is_not_resumed(tmp_path, monkeypatch):
+    options = small_options(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("momatch.embedding.embedding.VERSION", 1)
+        interrupted_after(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Interrupted):
+            embed(options)
+    with pytest.raises(ValueError, match=r"unfinished embedding with format 1, got 2; .* delete the directory"):
+        embed(options)
 
 
 def test_embedding_without_a_row_begins_anew_with_the_weights_of_now(tmp_path, monkeypatch):
@@ -281,11 +349,17 @@ def test_options_are_refused(tmp_path, unchecked, changes, message):
     assert not (tmp_path / "features.npz.part").exists()
 
 
-def test_features_that_overflow_and_features_of_features_are_refused(tmp_path, monkeypatch):
+def test_numbers_that_overflow_and_features_of_features_are_refused(tmp_path, monkeypatch):
     options = small_options(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Corners, "forward", lambda self, x: 1e6 * x.mean((1, 2, 3))[:, None].expand(-1, F))
         with pytest.raises(ValueError, match=r"not finite in float16 \(up to 65,504\)"):
+            embed(options)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Corners, "forward", lambda self, x: self.mix(torch.full((len(x), 16), torch.inf)).nan_to_num(0, 0, 0)
+        )
+        with pytest.raises(ValueError, match=r"got statistics of its stages \(mix\) that are not finite in float32"):
             embed(options)
     assert not (tmp_path / "features.npz.part").exists()
     other = tmp_path / "other"
@@ -301,8 +375,6 @@ def test_pretrained_network(tmp_path):
     embedded = embed(small_options(tmp_path, backbone="efficientnet-lite0", limit=3, limit_test=2, weak_views=0))
     dataset = load_dataset(embedded.spec.path)
     assert dataset.train.features.shape == (3, 3, 1280)
-    from momatch.models.backbones import build_backbone
-
     network = build_backbone("efficientnet-lite0", 1).eval()
     rows = draw_subset(load_dataset(small_options(tmp_path, out=tmp_path / "x.npz").dataset).train.labels, 3, seed=3)
     images = load_dataset(tmp_path / "corners.npz").train.images[rows]

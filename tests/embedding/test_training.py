@@ -138,6 +138,12 @@ def test_held_out_classes_of_features_can_contaminate_the_pool(folder, tmp_path)
     assert int(training.data.truth.is_outlier.sum()) == 40
     assert training.data.unlabeled.shape == (5, F)
     assert training.data.unlabeled.pictures.shape == (1, 8, 8)
+    pool = training.data.unlabeled
+    every = torch.arange(len(pool))
+    with np.load(folder / "features.npz") as archive:
+        stored = dict(zip(map(bytes, archive["train_features"]), archive["train_stages"], strict=True))
+    for row, stages in zip(pool.gather(every).numpy(), pool.stages_at(every).numpy(), strict=True):
+        np.testing.assert_array_equal(stages, stored[bytes(row)])
 
 
 def test_other_features_than_the_models_are_refused(run, folder, tmp_path):
@@ -159,6 +165,22 @@ def test_damaged_features_are_refused_before_training(folder, tmp_path, split, r
         file.seek(at)
         file.write(np.float16(value).tobytes())
     with pytest.raises(ValueError, match=rf"{split}_features: got non-finite features for image {row}, .*--verify"):
+        fit(small_config(folder, dataset=str(damaged), run_dir=str(tmp_path / "run")), trust_code=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("split", "row", "value"), [("train", 131, "inf"), ("test", 7, "nan")])
+def test_damaged_stages_are_refused_before_training(folder, tmp_path, monkeypatch, split, row, value):
+    damaged = tmp_path / "damaged.npz"
+    shutil.copy(folder / "features.npz", damaged)
+    with np.load(damaged) as archive:
+        stages = archive[f"{split}_stages"]
+    at = damaged.read_bytes().index(stages.tobytes()) + 4 * (row * stages.shape[1] + 5)
+    with open(damaged, "r+b") as file:
+        file.seek(at)
+        file.write(np.float32(value).tobytes())
+    monkeypatch.setattr("momatch.training.inputs.CHUNK_BYTES", 10 * stages[0].nbytes)
+    with pytest.raises(ValueError, match=rf"{split}_stages: got non-finite statistics for image {row}, .*--verify"):
         fit(small_config(folder, dataset=str(damaged), run_dir=str(tmp_path / "run")), trust_code=True)
     assert not (tmp_path / "run").exists()
 

@@ -16,7 +16,7 @@ from momatch.data.report import DataError
 MARKER = "momatch_features.json"
 KIND = "momatch features"
 #: Increase it when older code can no longer read new files.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,8 @@ class FeatureSpec:
         image_size: height and width of the images.
         normalization: (mean, std) of the dataset's pixels scaled to 0-1, used by a backbone without its own.
         num_features: number of features, F.
+        stage_names: the backbone's stages (`momatch.outliers.stages`); none if its features are the only one.
+        num_statistics: number of statistics of the stages, S.
         weak_views: weak views per training image, after the plain one.
         strong_views: strong views, after the weak ones.
         seed: seed for the views and for the selection of images.
@@ -54,6 +56,8 @@ class FeatureSpec:
     image_size: tuple[int, int]
     normalization: tuple[tuple[float, ...], tuple[float, ...]]
     num_features: int
+    stage_names: tuple[str, ...]
+    num_statistics: int
     weak_views: int
     strong_views: int
     seed: int
@@ -103,6 +107,7 @@ class FeatureSpec:
                 "class_names": tuple(str(name) for name in values["class_names"]),
                 "image_size": (int(height), int(width)),
                 "normalization": (tuple(map(float, mean)), tuple(map(float, std))),
+                "stage_names": tuple(str(name) for name in values["stage_names"]),
             }
             return cls(path=path, **{**values, **exact})
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -1,10 +1,11 @@
 """A features file: a backbone's features of images, in several views, and its weights. Written by ``momatch embed``.
 
-It is an .npz archive. Members are uncompressed and start at multiples of 64 bytes, so features are memory-mapped in place and
+It is an .npz archive. Members are uncompressed and start at multiples of 64 bytes, so arrays are memory-mapped in place and
 read only when needed:
 
     momatch_features.json     how the features were made (`feature_spec`)
     train_features.npy        float16 (N, V, F): plain view first, then weak, then strong views
+    train_stages.npy          float32 (N, S): statistics of the backbone's stages in the plain view (`momatch.outliers.stages`)
     train_labels.npy          int64 (N,), -1 for unlabelled
     train_pictures.npy        uint8 (N, C, h, w), no side longer than 32: for reports
     train_files.json          file name of each image; absent if the images did not come from image files
@@ -37,6 +38,8 @@ from momatch.data.rows import FeatureRows
 WEIGHTS = "backbone.safetensors"
 #: Storage dtype of features.
 FEATURES_DTYPE = np.dtype("<f2")
+#: Storage dtype of the statistics of stages: more precise, because a covariance is fitted to them.
+STAGES_DTYPE = np.dtype("<f4")
 #: Members start at multiples of this, so that numbers are aligned in memory.
 ALIGNMENT = 64
 
@@ -50,7 +53,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 def load_features(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:
-    """Open a features file; features and pictures stay on disk.
+    """Open a features file; features, statistics of stages and pictures stay on disk.
 
     Args:
         name: name for the dataset.
@@ -121,11 +124,12 @@ class _Content:
                 f"{self.spec.path}: {split}_labels: got {labels.dtype} {labels.shape}, expected int64 (N,), N at least 1"
             )
         features = self.mapped(f"{split}_features.npy", FEATURES_DTYPE, (n, num_views, self.spec.num_features))
+        stages = self.mapped(f"{split}_stages.npy", STAGES_DTYPE, (n, self.spec.num_statistics))
         pictures = None
         if self.has(f"{split}_pictures.npy"):
             pictures = self.mapped(f"{split}_pictures.npy", np.dtype(np.uint8), (n, self.spec.in_channels, -1, -1))
         files = json.loads(self.archive.read(f"{split}_files.json")) if self.has(f"{split}_files.json") else ()
-        rows = FeatureRows([features], pictures=None if pictures is None else [pictures])
+        rows = FeatureRows([features], pictures=None if pictures is None else [pictures], stages=[stages])
         return Split(rows, torch.from_numpy(labels), tuple(map(str, files)))
 
     def mapped(self, name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Tensor:

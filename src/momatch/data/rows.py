@@ -179,17 +179,15 @@ class Rows(ABC):
         rows = self.index.index_select(0, positions).numpy()
         if out is None:
             out = torch.empty((len(rows), *self.shape), dtype=self.dtype)
-        # numpy copies a batch with one thread in a fraction of a millisecond. torch would use all threads, and wait for each
-        # of them when the cores are busy or a second thread gathers.
-        target = out.numpy()
-        if len(self.sources) == 1:
-            target[:] = self.sources[0].numpy()[rows]
-            return out
-        owner = np.searchsorted(self._starts, rows, side="right") - 1
-        for number, (source, start) in enumerate(zip(self.sources, self._starts, strict=True)):
-            where = np.flatnonzero(owner == number)
-            target[where] = source.numpy()[rows[where] - start]
+        self._copy(self.sources, rows, out)
         return out
+
+    def stages_at(self, positions: Int64[Tensor, " n"]) -> Float[Tensor, "n S"] | None:
+        """Copy the statistics of the backbone's stages stored with the rows at `positions`.
+
+        None if none are stored. For images they never are: a network computes them.
+        """
+        return None
 
     def chunks(self, size: int | None = None) -> Iterator[RowTensor]:
         """All rows in order, `size` at a time; by default as many as fit in `CHUNK_BYTES`, at least one."""
@@ -210,6 +208,19 @@ class Rows(ABC):
                 copied[start : start + len(chunk)].copy_(chunk)
                 start += len(chunk)
         return copied
+
+    def _copy(self, sources: Sequence[Tensor], rows: np.ndarray, out: Tensor) -> None:
+        """Copy rows of the concatenation of `sources`, which are as long as `self.sources`, into `out`."""
+        # numpy copies a batch with one thread in a fraction of a millisecond. torch would use all threads, and wait for each
+        # of them when the cores are busy or a second thread gathers.
+        target = out.numpy()
+        if len(sources) == 1:
+            target[:] = sources[0].numpy()[rows]
+            return
+        owner = np.searchsorted(self._starts, rows, side="right") - 1
+        for number, (source, start) in enumerate(zip(sources, self._starts, strict=True)):
+            where = np.flatnonzero(owner == number)
+            target[where] = source.numpy()[rows[where] - start]
 
     def _joined_index(self, other: "Rows") -> Int64[Tensor, " n"]:
         """Row numbers in the concatenation of both sources."""
@@ -303,6 +314,10 @@ class FeatureRows(Rows):
 
     Args:
         pictures: small images to show for the rows of each source, uint8 (N_i, C, h, w); None if there are none.
+        stages: statistics of the backbone's stages in the plain view, floating (N_i, S); None if there are none.
+
+    Raises:
+        ValueError: as `Rows`, or if `pictures` or `stages` do not match the sources.
     """
 
     noun = "features"
@@ -314,11 +329,15 @@ class FeatureRows(Rows):
         index: Int64[Tensor, " N"] | None = None,
         *,
         pictures: Sequence[Tensor] | None = None,
+        stages: Sequence[Tensor] | None = None,
     ) -> None:
         super().__init__(sources, index)
         if pictures is not None and [len(part) for part in pictures] != [len(source) for source in sources]:
             raise ValueError(f"pictures: got {sum(map(len, pictures))}, expected {sum(map(len, sources))}, one per row")
+        if stages is not None:
+            _check_stages(stages, sources)
         self._pictures = None if pictures is None else tuple(pictures)
+        self._stages = None if stages is None else tuple(stages)
 
     @staticmethod
     def fits(source: Tensor) -> bool:
@@ -327,13 +346,18 @@ class FeatureRows(Rows):
 
     def select(self, positions: Int64[Tensor, " n"]) -> "FeatureRows":
         """The features at `positions`, without copying."""
-        return FeatureRows(self.sources, self.index.index_select(0, positions), pictures=self._pictures)
+        return self._with(self.sources, self.index.index_select(0, positions))
 
     def append(self, other: Rows) -> "FeatureRows":
-        """These features, followed by those of `other`; with pictures if both have them."""
-        theirs = other._pictures if isinstance(other, FeatureRows) else None
-        shown = None if self._pictures is None or theirs is None else (*self._pictures, *theirs)
-        return FeatureRows((*self.sources, *other.sources), self._joined_index(other), pictures=shown)
+        """These features, followed by those of `other`; with pictures, and stages of the same size, if both have them."""
+        sources, index = (*self.sources, *other.sources), self._joined_index(other)
+        if not isinstance(other, FeatureRows):
+            return FeatureRows(sources, index)
+        pictures = None if self._pictures is None or other._pictures is None else (*self._pictures, *other._pictures)
+        stages = None if self._stages is None or other._stages is None else (*self._stages, *other._stages)
+        if stages is not None and stages[0].shape[1] != stages[-1].shape[1]:
+            stages = None
+        return FeatureRows(sources, index, pictures=pictures, stages=stages)
 
     @property
     def pictures(self) -> PixelRows | None:
@@ -342,7 +366,16 @@ class FeatureRows(Rows):
 
     def plain(self) -> "FeatureRows":
         """The first view only."""
-        return FeatureRows([source[:, :1] for source in self.sources], self.index, pictures=self._pictures)
+        return self._with([source[:, :1] for source in self.sources], self.index)
+
+    def stages_at(self, positions: Int64[Tensor, " n"]) -> Float[Tensor, "n S"] | None:
+        """Copy the statistics of the backbone's stages stored with the rows at `positions`; None if none are stored."""
+        if self._stages is None:
+            return None
+        rows = self.index.index_select(0, positions).numpy()
+        stages = torch.empty((len(rows), self._stages[0].shape[1]), dtype=self._stages[0].dtype)
+        self._copy(self._stages, rows, stages)
+        return stages
 
     def like(self, other: Rows) -> "FeatureRows":
         """The features, unchanged.
@@ -373,6 +406,21 @@ class FeatureRows(Rows):
         """Number of views and features."""
         views, features = self.shape
         return f"features: {views} views of {features}, {str(self.dtype).removeprefix('torch.')}"
+
+    def _with(self, sources: Sequence[Tensor], index: Int64[Tensor, " n"]) -> "FeatureRows":
+        """Other features with the same pictures and stages."""
+        return FeatureRows(sources, index, pictures=self._pictures, stages=self._stages)
+
+
+def _check_stages(stages: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    if [len(part) for part in stages] != [len(source) for source in sources]:
+        raise ValueError(f"stages: got {sum(map(len, stages))}, expected {sum(map(len, sources))}, one per row")
+    for part in stages:
+        if not part.is_floating_point() or part.ndim != 2 or part.shape[1:] != stages[0].shape[1:]:
+            raise ValueError(
+                f"stages: got {part.dtype} {tuple(part.shape)}, expected statistics, floating (N, S), with the same S for "
+                "each source"
+            )
 
 
 def _convert(images: UInt8[Tensor, "n C H W"], image_shape: tuple[int, ...]) -> UInt8[Tensor, "n c h w"]:

@@ -17,13 +17,13 @@ from momatch.console.progress import CountProgress
 from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.cache import Journal
 from momatch.data.dataset import UNLABELED, Dataset, Split, update_digest
-from momatch.data.feature_spec import MARKER, FeatureSpec
-from momatch.data.features import FEATURES_DTYPE, WEIGHTS, write_archive
+from momatch.data.feature_spec import MARKER, VERSION, FeatureSpec
+from momatch.data.features import FEATURES_DTYPE, STAGES_DTYPE, WEIGHTS, write_archive
 from momatch.data.rows import PixelRows
 from momatch.data.sampling import draw_subset
 from momatch.data.statistics import normalization
 from momatch.embedding.network import Network, build_network
-from momatch.embedding.part import Part, RowWriter
+from momatch.embedding.part import KINDS, Part, RowWriter
 from momatch.models.spec import ModelSpec
 from momatch.numerics.checks import check_positive_int
 from momatch.storage.durable import json_bytes
@@ -182,7 +182,12 @@ def embed(options: EmbedOptions) -> Embedded:
         if not part.is_begun(plan):
             part.clear()
         network = build_network(model, spec, part.path(WEIGHTS), device)
-        spec = replace(spec, num_features=network.num_features)
+        spec = replace(
+            spec,
+            num_features=network.num_features,
+            stage_names=network.stage_names,
+            num_statistics=network.num_statistics,
+        )
         part.begin(plan, _arrays(spec, chosen))
         done = part.done()
         clock = time.perf_counter()
@@ -227,7 +232,7 @@ def _choose_images(options: EmbedOptions) -> tuple[Dataset, dict[str, Chosen]]:
 
 
 def _describe(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -> tuple[ModelSpec, FeatureSpec]:
-    """The spec to build the backbone from, and the file's spec, whose number of features is not known yet."""
+    """The spec to build the backbone from, and the file's spec, whose features and stages are not known yet."""
     images = chosen["train"].images
     channels, height, width = images.shape
     spec = FeatureSpec(
@@ -243,6 +248,8 @@ def _describe(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]
         image_size=(height, width),
         normalization=normalization(dataset.name, images),
         num_features=0,
+        stage_names=(),
+        num_statistics=0,
         weak_views=options.weak_views,
         strong_views=options.strong_views,
         seed=options.seed,
@@ -259,10 +266,12 @@ def _plan(options: EmbedOptions, spec: FeatureSpec, chosen: dict[str, Chosen]) -
         digest.update(part.rows.numpy().tobytes())
         digest.update(part.labels.numpy().tobytes())
         update_digest(digest, part.images)
-    # The number of features follows from the rest.
-    values = {key: value for key, value in asdict(spec).items() if key not in ("path", "num_features")}
+    # Features and stages of the backbone follow from the rest.
+    follow = ("num_features", "stage_names", "num_statistics")
+    values = {key: value for key, value in asdict(spec).items() if key not in ("path", *follow)}
     limits = {"limit": options.limit, "limit_test": options.limit_test, "test_fraction": options.test_fraction}
     return {
+        "format": VERSION,
         **limits,
         **values,
         "images": {name: len(part.rows) for name, part in chosen.items()},
@@ -275,6 +284,7 @@ def _arrays(spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, tuple[str
     for name, part in chosen.items():
         n = len(part.rows)
         arrays[f"{name}_features.npy"] = (FEATURES_DTYPE.str, (n, _views(spec, name), spec.num_features))
+        arrays[f"{name}_stages.npy"] = (STAGES_DTYPE.str, (n, spec.num_statistics))
         arrays[f"{name}_pictures.npy"] = ("|u1", (n, *_picture_shape(spec)))
     return arrays
 
@@ -310,8 +320,8 @@ def _pass_all(
                 for first in range(done.get(name, 0), len(one.rows), options.batch_size):
                     rows = one.rows[first : first + options.batch_size]
                     images = one.images.gather(torch.arange(first, first + len(rows)))
-                    features = network.views(images, rows) if name == "train" else network.plain(images)
-                    writer.write(first, features=features, pictures=_pictures(images, spec))
+                    features, stages = network.views(images, rows) if name == "train" else network.plain(images)
+                    writer.write(first, features=features, stages=stages, pictures=_pictures(images, spec))
                     bar.add(len(rows) * _views(spec, name))
                     reached += len(rows) * _views(spec, name)
                     if signals.received is not None:
@@ -333,7 +343,7 @@ def _members(part: Part, spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[s
     members: dict[str, bytes | Path] = {MARKER: spec.to_json()}
     for name, one in chosen.items():
         members[f"{name}_labels.npy"] = _npy(one.labels)
-        members |= {f"{name}_{kind}.npy": part.path(f"{name}_{kind}.npy") for kind in ("features", "pictures")}
+        members |= {f"{name}_{kind}.npy": part.path(f"{name}_{kind}.npy") for kind in KINDS}
         if one.files:
             members[f"{name}_files.json"] = json_bytes(one.files, indent=None)
     return members | {WEIGHTS: part.path(WEIGHTS)}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float16, Int64, UInt8
+from jaxtyping import Float, Float16, Float32, Int64, UInt8
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -17,15 +17,19 @@ from momatch.data.feature_spec import FeatureSpec
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import build_classifier
 from momatch.models.spec import ModelSpec
+from momatch.outliers.stages import StageReader, find_stages
 from momatch.storage.durable import replace_files
 
 
 class Network:
-    """Computes features of all views of raw images.
+    """Computes features of all views of raw images, and in the same pass the statistics of the plain view's stages.
 
     Args:
         classifier: provides backbone and preprocessing; runs on its device, in evaluation mode.
         spec: which views to make, and how many.
+
+    Raises:
+        ValueError: if the backbone fails on two images.
     """
 
     def __init__(self, classifier: Classifier, spec: FeatureSpec) -> None:
@@ -36,9 +40,17 @@ class Network:
         self._strong = StrongAugment(flip=flip, num_operations=spec.strong_operations, cutout=spec.cutout)
         self._spec = spec
         self.num_features: int = classifier.backbone.num_features  # type: ignore[assignment] # build_backbone sets it
+        self._reader, self.num_statistics = self._try_out()
 
-    def views(self, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"]) -> Float16[np.ndarray, "n V F"]:
-        """Features of the plain, weak and strong views.
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The backbone's stages; see `FeatureSpec`."""
+        return self._reader.names
+
+    def views(
+        self, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"]
+    ) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
+        """Features of the plain, weak and strong views, and statistics of the plain view's stages.
 
         View j of each kind depends on (seed, step j, row in the dataset) only, not on the batch or a limit.
 
@@ -47,37 +59,43 @@ class Network:
             rows: (n,) their rows in the dataset, ascending.
 
         Raises:
-            ValueError: if features are not finite in float16.
+            ValueError: if features are not finite in float16, or statistics in float32.
         """
         images = images.to(self._device)
         weak = [self._view(self._weak, images, rows, j) for j in range(self._spec.weak_views)]
         strong = [self._view(self._strong, images, rows, j) for j in range(self._spec.strong_views)]
-        return self._features([images, *weak, *strong])
+        return self._computed(images, [*weak, *strong])
 
-    def plain(self, images: UInt8[Tensor, "n C H W"]) -> Float16[np.ndarray, "n 1 F"]:
-        """Features of the plain view only.
-
-        Raises:
-            ValueError: if features are not finite in float16.
-        """
-        return self._features([images.to(self._device)])
-
-    def try_out(self) -> None:
-        """Pass two black images, so that an unsuitable backbone fails early.
+    def plain(
+        self, images: UInt8[Tensor, "n C H W"]
+    ) -> tuple[Float16[np.ndarray, "n 1 F"], Float32[np.ndarray, "n S"]]:
+        """Features of the plain view only, and statistics of its stages.
 
         Raises:
-            ValueError: if the backbone fails.
+            ValueError: if features are not finite in float16, or statistics in float32.
         """
+        return self._computed(images.to(self._device), [])
+
+    @torch.inference_mode()
+    def _try_out(self) -> tuple[StageReader, int]:
+        """Find the backbone's stages and count their statistics on two images; an unsuitable backbone fails here, early."""
         shape = (2, self._spec.in_channels, *self._spec.image_size)
         dtypes = {str(value.dtype) for value in self._classifier.backbone.parameters()} - {"torch.float32"}
         hint = f"; its weights are {', '.join(sorted(dtypes))} but images are float32: have its factory return .float()"
+        # Noise, because a network that normalises each image may fail on black ones.
+        noise = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         try:
-            self._raw_features(torch.zeros(shape, dtype=torch.uint8, device=self._device))
+            x = self._preprocessed(noise.to(self._device))
+            backbone = self._classifier.backbone
+            reader = StageReader(backbone, find_stages(backbone, x))
+            features, stages = reader(x)
+            features.to(torch.float16)
         except Exception as error:
             raise ValueError(
                 f"backbone {self._spec.backbone!r}: got {type(error).__name__}: {error}, expected features for two images "
                 f"of shape {shape[1:]}{hint if dtypes else ''}"
             ) from error
+        return reader, stages.shape[1]
 
     def _view(
         self, view: WeakAugment | StrongAugment, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"], step: int
@@ -94,21 +112,31 @@ class Network:
         )
         return view.apply(images, draws[(rows - first).to(images.device)])
 
-    def _features(self, views: Sequence[UInt8[Tensor, "n C H W"]]) -> Float16[np.ndarray, "n V F"]:
-        features = torch.stack([self._raw_features(view) for view in views], 1).cpu()
+    @torch.inference_mode()
+    def _computed(
+        self, plain: UInt8[Tensor, "n C H W"], others: Sequence[UInt8[Tensor, "n C H W"]]
+    ) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
+        first, statistics = self._reader(self._preprocessed(plain))
+        rest = [self._classifier.backbone(self._preprocessed(view)) for view in others]
+        features = torch.stack([view.to(torch.float16) for view in (first, *rest)], 1).cpu()
         if not bool(features.isfinite().all()):
             raise ValueError(
                 f"backbone {self._spec.backbone!r}: got features that are not finite in float16 (up to 65,504), expected "
                 "finite ones; scale the network's output, for example with a final norm layer"
             )
-        return features.numpy()
+        stages = statistics.to(torch.float32).cpu()
+        if not bool(stages.isfinite().all()):
+            raise ValueError(
+                f"backbone {self._spec.backbone!r}: got statistics of its stages ({', '.join(self.stage_names) or 'features'}) "
+                "that are not finite in float32, expected finite ones; scale the outputs of these layers, or name others in "
+                "its attribute stage_names"
+            )
+        return features.numpy(), stages.numpy()
 
-    @torch.inference_mode()
-    def _raw_features(self, images: UInt8[Tensor, "n C H W"]) -> Float16[Tensor, "n F"]:
+    def _preprocessed(self, images: UInt8[Tensor, "n C H W"]) -> Float[Tensor, "n C H W"]:
         assert self._classifier.preprocess is not None, "the spec has the dataset's statistics"
-        x = self._classifier.preprocess(images.contiguous(memory_format=torch.channels_last))
-        features: Tensor = self._classifier.backbone(x)
-        return features.to(torch.float16)
+        x: Tensor = self._classifier.preprocess(images.contiguous(memory_format=torch.channels_last))
+        return x
 
 
 def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: torch.device) -> Network:
@@ -127,7 +155,6 @@ def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: to
     if not weights.exists():
         content = _content(classifier, spec)
         network = Network(classifier.to(device), spec)
-        network.try_out()
         replace_files({weights: content})
         return network
     fresh = _content(classifier, spec)

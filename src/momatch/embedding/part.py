@@ -1,8 +1,8 @@
 """An unfinished embedding: rows on disk and a journal of how many are done, so that it can be resumed after a crash.
 
 The directory ``features.npz.part`` next to ``features.npz`` holds ``plan.json`` (the settings), ``backbone.safetensors``, .npy
-files of features and pictures of each split, and ``done.jsonl``. Rows are written to the files, not through a memory map: on a
-full disk a memory map kills the process with a signal.
+files of features, statistics of stages and pictures of each split, and ``done.jsonl``. Rows are written to the files, not
+through a memory map: on a full disk a memory map kills the process with a signal.
 """
 
 import errno
@@ -30,6 +30,8 @@ from momatch.storage.durable import (
 
 _PLAN = "plan.json"
 _LOCK = "lock"
+#: The arrays of each split.
+KINDS = ("features", "stages", "pictures")
 
 
 class Part:
@@ -168,10 +170,10 @@ class RowWriter:
 
     def __init__(self, part: Part, split: str, journal: Journal) -> None:
         self._split, self._journal = split, journal
-        self._files = {kind: part.path(f"{split}_{kind}.npy") for kind in ("features", "pictures")}
+        self._files = {kind: part.path(f"{split}_{kind}.npy") for kind in KINDS}
 
     def write(self, first: int, **arrays: np.ndarray) -> None:
-        """Write `features` and `pictures` starting at row `first`.
+        """Write `features`, `stages` and `pictures` starting at row `first`.
 
         Raises:
             OSError: if they cannot be written.

@@ -18,7 +18,7 @@ from momatch.data.catalog import KNOWN
 from momatch.data.dataset import Dataset
 from momatch.data.feature_spec import FeatureSpec
 from momatch.data.features import backbone_weights
-from momatch.data.rows import Rows
+from momatch.data.rows import CHUNK_BYTES, Rows
 from momatch.data.splits import SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.models.classifier import CachedFeatures, Classifier
@@ -197,19 +197,19 @@ class FeatureInput(Input):
         self._whole: Classifier | None = None
 
     def check(self) -> None:
-        """Check that all features are finite, which opening the file does not."""
-        path = self.spec.path
+        """Check that all features and statistics of stages are finite, which opening the file does not."""
         for name, split in self.dataset.splits.items():
             first = 0
             for chunk in split.rows.chunks():
                 # Several times faster than isfinite: infinities and NaN have all exponent bits set.
                 if int((chunk.view(torch.int16) & _EXPONENT).max()) == _EXPONENT:
-                    row = first + int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
-                    raise ValueError(
-                        f"{path}: {name}_features: got non-finite features for image {row}, expected finite ones: the file is "
-                        f"damaged (momatch data {path} --verify compares its checksums); embed the images again"
-                    )
+                    raise self._damaged(f"{name}_features", "features", first, chunk)
                 first += len(chunk)
+            size = max(1, CHUNK_BYTES // (4 * max(1, self.spec.num_statistics)))
+            for positions in torch.arange(len(split)).split(size):
+                stages = split.rows.stages_at(positions)
+                if stages is not None and not bool(stages.isfinite().all()):
+                    raise self._damaged(f"{name}_stages", "statistics", int(positions[0]), stages)
 
     def model_spec(self, config: TrainConfig, data: SemiSupervised) -> ModelSpec:
         """Spec with backbone, image size and normalisation from the features file, the rest from the config."""
@@ -258,6 +258,14 @@ class FeatureInput(Input):
             "feature_views": self.spec.num_views,
             "parameters_note": "trained parameters only, without the frozen backbone",
         }
+
+    def _damaged(self, member: str, noun: str, first: int, chunk: Tensor) -> ValueError:
+        """The error for rows, numbered from `first`, that are not all finite."""
+        path, row = self.spec.path, first + int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
+        return ValueError(
+            f"{path}: {member}: got non-finite {noun} for image {row}, expected finite ones: the file is "
+            f"damaged (momatch data {path} --verify compares its checksums); embed the images again"
+        )
 
 
 def flips(flip: str, dataset: str) -> bool:
