@@ -26,15 +26,19 @@ _TINY = 1e-12
 
 
 def statistics(output: Tensor) -> Float[Tensor, "n S"]:
-    """Statistics of a layer's output, in float32 or better.
+    """Statistics of a layer's output, in float32 or better. Finite for finite outputs, also where a map is constant.
+
+    For scoring, not for training: the gradient of a constant map's deviation is not finite.
 
     Args:
         output: (n, C, H, W) a feature map, or (n, T, C) tokens: the mean of each channel, and the log of its deviation;
             (n, C) vectors: themselves.
     """
-    output = output.to(torch.promote_types(output.dtype, torch.float32))
+    if torch.finfo(output.dtype).bits < 32:
+        output = output.float()
     if output.ndim == 2:
-        return output
+        # Not the output itself, which the next layer may change in place.
+        return output.clone()
     channels = output.flatten(2) if output.ndim == 4 else output.transpose(1, 2)  # (n, C, pixels)
     variance, mean = torch.var_mean(channels, 2, correction=0)
     deviation = variance.sqrt()
@@ -54,6 +58,7 @@ class StageReader:
     """
 
     def __init__(self, backbone: nn.Module, names: Sequence[str]) -> None:
+        backbone = _uncompiled(backbone)
         modules = dict(backbone.named_modules())
         unknown = [name for name in names if name != INPUT and name not in modules]
         if unknown:
@@ -127,37 +132,46 @@ def find_stages(backbone: nn.Module, x: Tensor) -> tuple[str, ...]:
     declared = getattr(backbone, "stage_names", None)
     if declared is not None:
         return tuple(declared)
+    backbone = _uncompiled(backbone)
+    # "" is the network itself, and a module called as the input could not be told from it.
+    modules = {name: module for name, module in backbone.named_modules() if name not in ("", INPUT)}
     shapes: dict[str, torch.Size] = {}
 
     def note(name: str, output: object) -> None:
         # A module that is run several times counts where it was run last.
         shapes.pop(name, None)
-        if _is_stage(output, len(x)):
+        if _is_stage(output, x.shape[0]):
             shapes[name] = output.shape
 
     modes = {module: module.training for module in backbone.modules()}
     backbone.eval()
     try:
-        with torch.no_grad(), _hooked({name: module for name, module in backbone.named_modules() if name}, note):
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng([x.device.index] if x.device.type == "cuda" else []),
+            _hooked(modules, note),
+        ):
             _run(backbone, x)
     finally:
         for module, training in modes.items():
             module.training = training
-    modules = dict(backbone.named_modules())
     maps = [name for name, shape in shapes.items() if len(shape) > 2 and _positions(shape) > 1]
     if not maps:
         return _spaced([name for name in shapes if isinstance(modules[name], nn.Linear)])
+    tokens = [name for name in maps if len(shapes[name]) == 3]
+    if 2 * len(tokens) > len(maps):  # a transformer: its attention weights (n, heads, T, T) are no maps
+        maps = tokens
     last_of_size = {_positions(shapes[name]): name for name in maps}
     if len(last_of_size) >= 3:
         return _spaced(list(last_of_size.values()))
-    return _spaced([name for name in maps if _ends_block(name, maps)] or maps)
+    return _spaced([name for name in maps if _ends_block(name)] or maps)
 
 
 def _positions(shape: torch.Size) -> int:
     return shape[1] if len(shape) == 3 else shape[2] * shape[3]
 
 
-def _ends_block(name: str, maps: Sequence[str]) -> bool:
+def _ends_block(name: str) -> bool:
     """Whether a module is an element of a list of blocks: its name ends in a number, and it is not inside another one."""
     parts = name.split(".")
     return parts[-1].isdigit() and not any(part.isdigit() for part in parts[:-1])
@@ -184,9 +198,22 @@ def _is_stage(output: object, n: int) -> TypeGuard[Tensor]:
 
 
 def _run(network: nn.Module, x: Tensor) -> Tensor:
-    # A compiled call would ignore the hooks.
-    output: Tensor = network._call_impl(x)
+    """Call a network without compiled code, which would ignore the hooks."""
+    nested = any(
+        part is not network and (part._compiled_call_impl is not None or _uncompiled(part) is not part)
+        for part in network.modules()
+    )
+    # The stance belongs to the whole process, so it is changed only if needed; it cannot be traced, nor need it be.
+    eager = torch.compiler.set_stance("force_eager") if nested and not torch.compiler.is_compiling() else nullcontext()
+    with eager:
+        output: Tensor = network._call_impl(x)
     return output
+
+
+def _uncompiled(network: nn.Module) -> nn.Module:
+    """The network that `torch.compile` wrapped, or the network itself."""
+    inner = network._modules.get("_orig_mod")
+    return network if inner is None else inner
 
 
 @contextmanager
