@@ -41,6 +41,9 @@ class Embedder(Protocol):
     def embed_features(self, features: Tensor) -> Tensor:
         """Embeddings of the backbone's features."""
 
+    def inspect(self, x: Tensor, stages: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Embeddings of images, and the statistics of the backbone's stages."""
+
 
 class Rows(ABC):
     """Rows of one or more CPU tensors with the same dtype and row shape; see `PixelRows` and `FeatureRows`.
@@ -141,6 +144,22 @@ class Rows(ABC):
     @abstractmethod
     def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
         """Embeddings of a batch gathered from these rows, on the classifier's device."""
+
+    @abstractmethod
+    def inspect(
+        self, classifier: Embedder, batch: Tensor, positions: Int64[Tensor, " n"], stage_names: Sequence[str]
+    ) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n S"]]:
+        """Embeddings of a batch gathered at `positions`, and the statistics of the backbone's stages.
+
+        Args:
+            classifier: as for `embed`.
+            batch: as for `embed`.
+            positions: of the batch in these rows.
+            stage_names: modules of the backbone.
+
+        Raises:
+            ValueError: if features have no statistics.
+        """
 
     @abstractmethod
     def describe(self) -> str:
@@ -273,6 +292,12 @@ class PixelRows(Rows):
         """Embeddings of images."""
         return classifier.embed(batch)
 
+    def inspect(
+        self, classifier: Embedder, batch: Tensor, positions: Int64[Tensor, " n"], stage_names: Sequence[str]
+    ) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n S"]]:
+        """Both from one pass of the network."""
+        return classifier.inspect(batch, stage_names)
+
     @property
     def side(self) -> int | None:
         """Side of the images if they are square."""
@@ -397,6 +422,18 @@ class FeatureRows(Rows):
     def embed(self, classifier: Embedder, batch: Tensor) -> Float[Tensor, "n D"]:
         """Embeddings of the plain view."""
         return classifier.embed_features(batch[:, 0])
+
+    def inspect(
+        self, classifier: Embedder, batch: Tensor, positions: Int64[Tensor, " n"], stage_names: Sequence[str]
+    ) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n S"]]:
+        """Embeddings of the plain view, and the statistics that are stored with it."""
+        stages = self.stages_at(positions)
+        if stages is None:
+            raise ValueError(
+                "features: got features without the statistics of their backbone's stages, expected both: the judge of "
+                "outliers needs them; embed the images again"
+            )
+        return self.embed(classifier, batch), stages
 
     @property
     def side(self) -> None:

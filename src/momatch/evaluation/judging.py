@@ -1,6 +1,11 @@
-"""Fit the judge of outliers to a classifier's outputs: the labelled samples, and those with a confident prediction."""
+"""Fit the judge of outliers to a classifier's outputs, and weigh a pool by it (docs/method.md, "The judge").
 
-from collections.abc import Sequence
+A pool may hold outliers, which a classifier labels with confidence. So they are looked for first, by a judge that is fitted to
+the labelled samples alone and that no outlier has touched. The judge that is kept is fitted to the labelled samples and to
+those of the pool that are confidently predicted and look like inliers.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int64
@@ -12,6 +17,8 @@ from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
 from momatch.outliers.contamination import inlier_probability
 
+#: Least P(inlier) of an unlabelled sample that the judge is fitted to.
+_TRUSTED = 0.8
 #: Samples per batch of the fit, which is in float64.
 _BATCH = 1024
 
@@ -30,11 +37,36 @@ def fit_judge(
     Raises:
         ValueError: if the labels do not match the outputs, there are none to trust, or a statistic is not finite.
     """
-    assert outputs.stages is not None
     positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
-    judge = Judge(outputs.stages.shape[1], outputs.log_joint.shape[1], stage_names).to(outputs.stages.dtype)
-    pairs = zip(positions.split(_BATCH), classes.split(_BATCH), strict=True)
-    return judge.fit([(outputs.stages[rows], of) for rows, of in pairs])
+    trusted = judge_pool(outputs, labels)[positions] >= _TRUSTED
+    return _fitted(outputs, positions[trusted], classes[trusted], stage_names)
+
+
+def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """P(inlier) of each sample, from a judge of the labelled samples; 1 for these.
+
+    Without two labelled samples of a class there is no telling how far samples of a class may be apart: then all are 1.
+
+    Args:
+        outputs: of all samples, with stages.
+        labels: true classes, -1 for unlabelled.
+    """
+    assert outputs.stages is not None
+    labels = labels.cpu()
+    probability = torch.ones(len(labels), dtype=torch.float64)
+    labeled, pool = (labels >= 0).nonzero().flatten(), (labels < 0).nonzero().flatten()
+    counts = torch.bincount(labels[labeled], minlength=1)
+    if len(pool) == 0 or int(counts.max()) < 2:
+        return probability
+    judge = _fitted(outputs, labeled, labels[labeled])
+    classes = labels[labeled]
+    own = _distances(judge, outputs.select(labeled)).gather(1, classes[:, None])[:, 0].double()
+    left_out = Judge.leave_one_out(
+        own, len(labeled), shrinkage=float(judge.shrinkage), class_count=counts[classes].double()
+    )
+    nearest = _distances(judge, outputs.select(pool)).amin(1).double()
+    probability[pool] = inlier_probability(nearest.log(), left_out[counts[classes] > 1].log())
+    return probability
 
 
 @torch.no_grad()
@@ -44,42 +76,31 @@ def judge_scores(judge: Judge, outputs: Outputs) -> dict[str, Float[Tensor, " n"
     Returns:
         "judge": the score behind p-values. "nearest": Mahalanobis distance to the nearest class. "density": -log p(x).
     """
-    assert outputs.stages is not None
     posterior = log_posterior(outputs.log_joint.to(judge.scale)).exp()
-    batches = outputs.stages.to(judge.scale).split(_BATCH)
-    distance = torch.cat([judge.mahalanobis(batch) for batch in batches])
+    distance = _distances(judge, outputs)
     nearest = distance.amin(1)
-    scores = {
-        "judge": judge.score(nearest, posterior),
-        "nearest": nearest,
-        "density": -log_density(judge.log_joint(distance)),
-    }
+    density = log_density(judge.log_joint(distance))
+    scores = {"judge": judge.score(nearest, posterior), "nearest": nearest, "density": -density}
     return {
         name: score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf) for name, score in scores.items()
     }
 
 
-def judge_pool(
-    outputs: Outputs, labels: Int64[Tensor, " n"], *, cutoff: float, rounds: int = 3
-) -> tuple[Float[Tensor, " n"], float]:
-    """P(inlier) of unlabelled samples."""
-    is_labeled = labels >= 0
-    keep = torch.ones(int((~is_labeled).sum()), dtype=torch.bool)
-    posterior, predicted = log_posterior(outputs.log_joint.double()).exp().max(1)
-    classes = torch.where(is_labeled, labels, predicted)
-    probability, share = keep.double(), 0.0
-    for _ in range(rounds):
-        trusted = is_labeled | (posterior >= cutoff)
-        trusted[~is_labeled] &= keep
-        rows = trusted.nonzero().flatten()
-        judge = Judge(outputs.stages.shape[1], outputs.log_joint.shape[1]).fit(
-            [(outputs.stages[r], classes[r]) for r in rows.split(_BATCH)]
-        )
-        distance = torch.cat([judge.mahalanobis(b) for b in outputs.stages.split(_BATCH)]).double()
-        own = distance.gather(1, classes[:, None])[:, 0]
-        nearest = distance.amin(1)
-        loo = Judge.leave_one_out(own, len(rows))
-        score = torch.where(trusted, loo, nearest)
-        probability, share = inlier_probability(score[~is_labeled], score[is_labeled])
-        keep = probability >= 0.5
-    return probability, share
+def _fitted(
+    outputs: Outputs, rows: Int64[Tensor, " m"], classes: Int64[Tensor, " m"], stage_names: Sequence[str] = ()
+) -> Judge:
+    assert outputs.stages is not None
+    judge = Judge(outputs.stages.shape[1], outputs.log_joint.shape[1], stage_names).to(outputs.stages.dtype)
+    pairs = zip(rows.split(_BATCH), classes.split(_BATCH), strict=True)
+    return judge.fit([(outputs.stages[some], of_some) for some, of_some in pairs])
+
+
+@torch.no_grad()
+def _distances(judge: Judge, outputs: Outputs) -> Float[Tensor, "n K"]:
+    return torch.cat([judge.mahalanobis(batch) for batch in _batches(judge, outputs)])
+
+
+def _batches(judge: Judge, outputs: Outputs) -> Iterator[Float[Tensor, "b S"]]:
+    assert outputs.stages is not None
+    for batch in outputs.stages.split(_BATCH):
+        yield batch.to(judge.scale)

@@ -8,7 +8,7 @@ The dtype of the input decides about normalisation, so it is neither forgotten n
   own loop has normalised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -119,18 +119,21 @@ class Classifier(nn.Module):
         """
         return self._projected(self.backbone(self._preprocessed(x)))
 
-    def inspect(self, x: Tensor, reader: StageReader) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n S"]]:
+    def inspect(
+        self, x: Tensor, stages: StageReader | Sequence[str]
+    ) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n S"]]:
         """Embeddings z, and the statistics of the backbone's stages.
 
         Args:
             x: as for `embed`.
-            reader: of this classifier's backbone.
+            stages: a reader of this classifier's backbone, or the names of the stages to read.
 
         Raises:
             ValueError: as `embed`, or if a stage cannot be read.
         """
-        features, stages = reader(self._preprocessed(x))
-        return self._projected(features), stages
+        reader = stages if isinstance(stages, StageReader) else StageReader(self.backbone, stages)
+        features, statistics = reader(self._preprocessed(x))
+        return self._projected(features), statistics
 
     def _preprocessed(self, x: Tensor) -> Tensor:
         if x.dtype != torch.uint8:

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from momatch.data.rows import PixelRows, Rows
+from momatch.data.rows import Rows
 from momatch.models.classifier import Classifier
 from momatch.numerics.checks import check_positive_int
-from momatch.outliers import StageReader
 
 
 @dataclass(frozen=True)
@@ -69,32 +68,18 @@ def run_classifier(
     if len(rows) == 0:
         raise ValueError(f"{rows.noun}: got none, expected at least one")
     device = next(classifier.parameters()).device
-    reader = None if stage_names is None else StageReader(classifier.backbone, stage_names)
     parts: list[tuple[Tensor, ...]] = []
     # A caller's inference mode is switched off too: inference tensors cannot be used in training later.
     with _evaluation_mode(classifier), torch.inference_mode(False), torch.no_grad(), _without_autocast(device):
         for positions in torch.arange(len(rows)).split(batch_size):
             batch = rows.gather(positions).to(device)
-            z, *stages = _embed(classifier, rows, batch, positions, reader)
+            if stage_names is None:
+                found: tuple[Tensor, ...] = (rows.embed(classifier, batch),)
+            else:
+                found = rows.inspect(classifier, batch, positions, stage_names)
+            z, *stages = found
             parts.append(tuple(map(_on_cpu, (z, classifier.head(z), *stages))))
     return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-
-
-def _embed(
-    classifier: Classifier, rows: Rows, batch: Tensor, positions: Int64[Tensor, " n"], reader: StageReader | None
-) -> tuple[Tensor, ...]:
-    """Embeddings, and stages if there is a reader."""
-    if reader is None:
-        return (rows.embed(classifier, batch),)
-    if isinstance(rows, PixelRows):
-        return classifier.inspect(batch, reader)
-    stages = rows.stages_at(positions)
-    if stages is None:
-        raise ValueError(
-            "features: got features without the statistics of their backbone's stages, expected both: the judge of outliers "
-            "needs them; embed the images again"
-        )
-    return rows.embed(classifier, batch), stages
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

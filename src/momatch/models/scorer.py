@@ -162,7 +162,6 @@ def score_images(classifier: Classifier, scorer: Scorer, images: Tensor, reader:
     if scorer.judge is None:
         z = classifier.embed(images)
     else:
-        reader = StageReader(classifier.backbone, scorer.judge.stage_names) if reader is None else reader
-        z, stages = classifier.inspect(images, reader)
+        z, stages = classifier.inspect(images, scorer.judge.stage_names if reader is None else reader)
     scores: Scores = scorer(z.to(torch.promote_types(z.dtype, torch.float32)), stages)
     return scores

@@ -1,6 +1,5 @@
 """The training loop: from a config to a finished run directory."""
 
-import os
 import shlex
 import signal
 import time
@@ -30,9 +29,10 @@ from momatch.training.recorder import Recorder
 from momatch.training.refit import (
     calibration,
     fitted_judge,
-    refresh_inlier_probability,
     refit_outlier_head,
     refitted_head,
+    weigh_pool,
+    weighing_steps,
 )
 from momatch.training.resolve import resolve_config
 from momatch.training.result import DivergenceError, check_progress, class_thresholds, run_result
@@ -153,7 +153,7 @@ def _train(
     evaluation = None
     processes = training.step.processes
     images_per_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
-    refreshes = {round(config.steps * part / 12) for part in range(int(os.environ.get("R0", "2")), 12)}
+    weighings = weighing_steps(config, len(training.data.unlabeled)) if config.outliers == "auto" else frozenset()
     refit_outliers = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
     last_logged_step, last_logged_seconds = training.stream.step, history.seconds
     start_time = time.perf_counter() - history.seconds
@@ -163,10 +163,10 @@ def _train(
         # So that there is always a checkpoint to resume from.
         recorder.checkpoint(training, history)
     for step in range(training.stream.step, config.steps):
+        if step in weighings:
+            weigh_pool(training)
         training.step(next(training.stream), lr=learning_rate(config, step), progress=step / config.steps)
         step_count = step + 1
-        if config.outliers == "auto" and step_count in refreshes:
-            refresh_inlier_probability(training, config.cutoff)
         if refit_outliers and _due(config.outlier_refit_interval, step_count):
             refit_outlier_head(training, config.cutoff)
         is_eval_step = step_count == config.steps or _due(config.eval_interval, step_count)

@@ -248,7 +248,9 @@ def _build_constraint(settings: LossSettings) -> AnyConstraint | None:
 
 
 def _build_detector(settings: LossSettings, head: Head) -> OutlierDetector | None:
-    if settings.outliers in ("none", "auto"):
+    if settings.outliers == "none":
+        return None
+    if settings.outliers == "auto":  # soft weights instead
         return None
     assert settings.outlier_score != "auto", "LossSettings.for_head has filled it in"
     outlier_head = copy.deepcopy(head).requires_grad_(False) if settings.outlier_refit_interval else head

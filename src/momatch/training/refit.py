@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
 from momatch.evaluation.judging import fit_judge, judge_pool
@@ -22,6 +23,8 @@ from momatch.training.setup import Training
 POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
+#: Most times that the pool is judged during training.
+MOST_WEIGHINGS = 10
 
 
 def refitted_head(training: Training, cutoff: float) -> Head | None:
@@ -70,19 +73,27 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
         detector.head.load_state_dict(refitted.state_dict())
 
 
-def refresh_inlier_probability(training: Training, cutoff: float) -> None:
-    """Judge the whole pool by the averaged model, and weight its samples by their P(inlier)."""
-    objective, data = training.step.objective, training.data
-    weights = objective.inlier_probability
-    assert weights is not None
-    average = training.step.average.classifier
+def weighing_steps(config: TrainConfig, pool_size: int) -> frozenset[int]:
+    """The steps before which `weigh_pool` is due: the first, and up to ten more, evenly spaced.
+
+    Few enough that the passes over the pool cost at most about a twentieth of the training.
+    """
+    trained = config.steps * (config.labeled_batch_size + 2 * config.unlabeled_batch_size)
+    # A pass costs about a third of a training step for the same images.
+    times = min(MOST_WEIGHINGS, int(0.05 * 3 * trained / max(1, pool_size)))
+    return frozenset({0, *(round(config.steps * (0.1 + 0.9 * turn / times)) for turn in range(times))})
+
+
+def weigh_pool(training: Training) -> None:
+    """Judge the whole pool by the averaged model's stages, and weight its samples by their P(inlier)."""
+    weights = training.step.objective.inlier_probability
+    assert weights is not None, "outliers is auto"
+    data, average = training.data, training.step.average.classifier
     names = training.input.stage_names(average)
     labeled = run_classifier(average, data.labeled, stage_names=names)
-    pool = run_classifier(average, data.unlabeled, stage_names=names)
-    outputs = labeled.append(pool)
-    labels = torch.cat([data.labels, torch.full((len(pool),), UNLABELED)])
-    found, _ = judge_pool(outputs, labels, cutoff=cutoff)
-    weights.copy_(found)
+    outputs = labeled.append(run_classifier(average, data.unlabeled, stage_names=names))
+    found = judge_pool(outputs, torch.cat([data.labels, torch.full((len(data.unlabeled),), UNLABELED)]))
+    weights.copy_(found[len(labeled) :])
 
 
 def _outputs(training: Training, stage_names: Sequence[str] | None = None) -> tuple[Outputs, Tensor]:
