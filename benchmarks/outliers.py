@@ -194,7 +194,9 @@ def main():
         "activations need features of at least 0, so they are on the linear model where its features are. "
         f"Test accuracy: {right}. {arguments.notes}"
     )
-    details = {" | ".join(row): {" | ".join(column): of for column, of in of_row.items()} for row, of_row in results.items()}
+    details = {
+        " | ".join(row): {" | ".join(column): of for column, of in of_row.items()} for row, of_row in results.items()
+    }
     write_result("outliers", table(results), notes, details=details, differences="\n\n" + differences(results, OURS))
 
 
