@@ -28,7 +28,7 @@ def table(results):
 
 
 def verdict(results, ours):
-    """Ours against the rivals that were named, on the mean of the columns, and against the best in hindsight, column by column."""
+    """Ours against the rivals that were named, on the mean of the columns, and against the best in hindsight in each column."""
     columns = _columns(results)
     own = sum(_mean(results[ours][column]) for column in columns) / len(columns)
     lines = [f"The judge's mean AUROC over the {len(columns)} columns is **{own:.3f}**.", ""]

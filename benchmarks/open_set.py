@@ -5,8 +5,8 @@
 
 The last four classes are unknown. A share of the pool is junk: images of the unknown classes (near) or of Fashion-MNIST (far).
 Every rule trains on the same pools. Recorded: test accuracy on the known classes; the share of the pool's junk that has a
-pseudo-label's weight in the last log interval; AUROC of the judge (for linear heads too) between test images of known classes and
-new junk. Runs lie in --out and are kept.
+pseudo-label's weight in the last log interval; AUROC of the judge (for linear heads too) between test images of known
+classes and new junk. Runs lie in --out and are kept.
 """
 
 import argparse
@@ -96,9 +96,10 @@ def new_junk(run, dataset, far, kind):
     return fitted(rows.even_share(1000), run.spec)
 
 
-def measure(name, rule, pool, seed, arguments, data):
+def measure(rule, pool, seed, arguments, data):
     """Accuracy, junk that was pseudo-labelled, AUROC of new junk by kind, estimated share."""
     kind, share = pool
+    name = arguments.dataset
     preset, settings = DATASETS[name]
     dataset, far = data
     given = contaminated(dataset, far, kind, share, seed)
@@ -153,7 +154,7 @@ def main():
     for seed in arguments.seeds:
         for pool in pools:
             for rule in arguments.rules:
-                values = measure(arguments.dataset, rule, pool, seed, arguments, data)
+                values = measure(rule, pool, seed, arguments, data)
                 found.setdefault((rule, pool), {})[seed] = values
     rows = []
     for (rule, (kind, share)), by_seed in sorted(found.items(), key=lambda item: pools.index(item[0][1])):

@@ -1,8 +1,8 @@
 """How much of a pool is outliers, and which: two components in one score, anchored by labelled inliers (docs/method.md).
 
 The first component is a Gaussian and stays as it is: its mean is that of labelled samples, which are known inliers, and its
-width comes from the lowest scores of the pool, among which there are no outliers. The second, a Gaussian that lies higher and is
-at least as wide, and its share are found by EM over the pool. So nothing is assumed about the number of outliers.
+width comes from the lowest scores of the pool, among which there are no outliers. The second, a Gaussian that lies higher
+and is at least as wide, and its share are found by EM over the pool. So nothing is assumed about the number of outliers.
 """
 
 import math
@@ -52,7 +52,8 @@ def _width(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) -> float:
     if len(pool) < _FEWEST_FOR_WIDTH:
         return deviation
     low, high = pool.quantile(torch.tensor([_LOW, _HIGH], dtype=pool.dtype)).tolist()
-    return min(max((high - low) / _DEVIATIONS, 0.5 * deviation), 2.0 * deviation)
+    width: float = (high - low) / _DEVIATIONS
+    return min(max(width, 0.5 * deviation), 2.0 * deviation)
 
 
 def _fit(scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
