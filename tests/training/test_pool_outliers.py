@@ -15,7 +15,7 @@ from momatch.storage.run_directory import OUTLIERS
 from momatch.training import pool_outliers, refit
 from momatch.training.data import HELD_OUT
 from momatch.training.fit import fit
-from momatch.training.pool_outliers import ListedOutlier, PoolOutliers, dataset_rows, find_outliers, read_outliers
+from momatch.training.pool_outliers import ListedOutlier, PoolOutliers, dataset_rows, find_outliers, read_outlier_list
 from momatch.training.refit import fitted_judge
 from momatch.training.setup import build_training
 
@@ -103,25 +103,25 @@ def test_the_summary_names_the_list(run):
 
 
 def test_the_list_is_read_back(run, tmp_path):
-    read = read_outliers(run.directory / OUTLIERS)
+    read = read_outlier_list(run.directory / OUTLIERS)
     assert read[0].row == PLANTED
     assert read[0].is_outlier is None
     assert len(read) == len(lines(run))
     odd = ListedOutlier('a\udcff\n"b".png', None, "x, y", math.nan, math.inf, 0.0, True)
     unknown = ListedOutlier("", 3, "z", 0.5, 1.5, 0.25, None)
     (tmp_path / OUTLIERS).write_bytes(PoolOutliers((odd, unknown), 2, 9, 0.5, true_share=0.1).csv())
-    first, second = read_outliers(tmp_path / OUTLIERS)
+    first, second = read_outlier_list(tmp_path / OUTLIERS)
     assert math.isnan(first.confidence)
     assert first._replace(confidence=0.0) == odd._replace(confidence=0.0)
     assert second == unknown
-    assert read_outliers(tmp_path / "none.csv") is None
+    assert read_outlier_list(tmp_path / "none.csv") is None
 
 
 @pytest.mark.parametrize("text", ["path,row\n1,2\n", "a\nb\n", 'path,row,label\n"', "path,row,label\nx\n"])
 def test_a_damaged_list_is_refused(tmp_path, text):
     (tmp_path / OUTLIERS).write_text(text)
     with pytest.raises(ValueError, match=r"outliers\.csv: line \d+ cannot be read; the file is damaged"):
-        read_outliers(tmp_path / OUTLIERS)
+        read_outlier_list(tmp_path / OUTLIERS)
 
 
 def test_a_pool_without_outliers_has_an_empty_list(tmp_path, monkeypatch):

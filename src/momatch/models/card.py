@@ -113,7 +113,10 @@ def _data_rows(model: "SavedModel") -> Iterator[tuple[str, str]]:
     judge, calibration = model.scorer.judge, model.calibration
     if judge is not None:
         shrinkage = f"covariance shrunk by {float(judge.shrinkage):.2g}"
-        yield "outlier scores", f"by a judge of the network's stages, fitted to {int(judge.count):,} images ({shrinkage})"
+        yield (
+            "outlier scores",
+            f"by a judge of the network's stages, fitted to {int(judge.count):,} images ({shrinkage})",
+        )
     yield (
         "outlier p-values",
         "none: no images were held out for calibration"

@@ -118,7 +118,7 @@ def find_outliers(training: Training, judged: Judged) -> PoolOutliers | None:
     )
 
 
-def read_outliers(path: Path) -> tuple[ListedOutlier, ...] | None:
+def read_outlier_list(path: Path) -> tuple[ListedOutlier, ...] | None:
     """Read outliers.csv; None if there is none.
 
     Raises:
