@@ -59,8 +59,11 @@ def pictures(arguments):
     )
     junk = [_enlarged(cifar), _enlarged(patches)]
     is_known = trash.train.labels < KNOWN
-    train = torch.cat([trash.train.images[is_known], *(kind[:JUNK] for kind in junk)])
-    labels = torch.cat([trash.train.labels[is_known], *(torch.full((JUNK,), KNOWN + 1 + i) for i in range(len(junk)))])
+    # A few of the unknown classes, because a dataset needs an image of every class; they are not used.
+    unused = trash.train.images[~is_known][:2]
+    train = torch.cat([trash.train.images[is_known], unused, *(kind[:JUNK] for kind in junk)])
+    of_junk = [torch.full((JUNK,), KNOWN + 1 + i) for i in range(len(junk))]
+    labels = torch.cat([trash.train.labels[is_known], torch.full((len(unused),), KNOWN), *of_junk])
     test = torch.cat([trash.test.images, *(kind[JUNK:] for kind in junk)])
     test_labels = [trash.test.labels.clamp_max(KNOWN), *(torch.full((JUNK,), KNOWN + 1 + i) for i in range(len(junk)))]
     return {

@@ -6,6 +6,7 @@ those of the pool that are confidently predicted and look like inliers.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int64
@@ -19,6 +20,8 @@ from momatch.outliers.contamination import inlier_probability
 
 #: Least P(inlier) of an unlabelled sample that the judge is fitted to.
 _TRUSTED = 0.8
+#: The judge of the labelled samples sees at most so many statistics.
+_MOST_STATISTICS = 400
 #: Samples per batch of the fit, which is in float64.
 _BATCH = 1024
 
@@ -65,15 +68,21 @@ def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, "
     counts = torch.bincount(labels[labeled], minlength=1)
     if len(pool) == 0 or int(counts.max()) < 2:
         return probability
+    outputs = replace(outputs, stages=_thinned(outputs.stages))
     judge = _fitted(outputs, labeled, labels[labeled])
+    nearest = _distances(judge, outputs.select(pool)).amin(1).double()
     classes = labels[labeled]
     own = _distances(judge, outputs.select(labeled)).gather(1, classes[:, None])[:, 0].double()
     left_out = Judge.leave_one_out(
         own, len(labeled), shrinkage=float(judge.shrinkage), class_count=counts[classes].double()
     )
-    nearest = _distances(judge, outputs.select(pool)).amin(1).double()
     probability[pool] = inlier_probability(nearest.log(), left_out[counts[classes] > 1].log())
     return probability
+
+
+def _thinned(stages: Float[Tensor, "n S"]) -> Float[Tensor, "n s"]:
+    """Every k-th statistic: more than `_MOST_STATISTICS` take long, and few labelled samples do not need them."""
+    return stages[:, :: -(-stages.shape[1] // _MOST_STATISTICS)]
 
 
 @torch.no_grad()

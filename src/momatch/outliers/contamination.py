@@ -1,8 +1,8 @@
 """How much of a pool is outliers, and which: two components in one score, anchored by labelled inliers (docs/method.md).
 
-The first component is a Gaussian and stays as it is: its mean is that of labelled samples, which are known inliers, and its
-width comes from the lowest scores of the pool, among which there are no outliers. The second, a Gaussian that lies higher
-and is at least as wide, and its share are found by EM over the pool. So nothing is assumed about the number of outliers.
+The first component is a Gaussian and stays as it is. Its width comes from the lowest scores of the pool, among which there are
+no outliers. Its mean is that of labelled samples, which are known inliers, but not far below what the lowest scores say. The
+second, a Gaussian that lies higher and is at least as wide, and its share are found by EM over the pool.
 """
 
 import math
@@ -18,8 +18,10 @@ _FEWEST = 5
 #: Quantiles of the pool that give the inliers' width, and how many deviations they are apart: 1.01 if all of the pool is
 #: inliers, 1.33 if two fifths are.
 _LOW, _HIGH, _DEVIATIONS = 0.02, 0.15, 1.15
-#: Fewer pool samples than this have no such quantiles; the width is then that of the labelled samples.
-_FEWEST_FOR_WIDTH = 100
+#: Deviations from the upper of them to the inliers' mean: 1.04 if all of the pool is inliers, 0.67 if three fifths are.
+_TO_MEAN = 0.67
+#: Fewer pool samples than this have no such quantiles; the labelled samples must do.
+_FEWEST_FOR_QUANTILES = 100
 _STEPS = 200
 _TOLERANCE = 1e-6
 
@@ -42,18 +44,20 @@ def inlier_probability(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) 
     probability = known.double()
     finite = pool[pool.isfinite()]
     if len(labeled) >= _FEWEST and len(finite) >= _FEWEST and float(labeled.std()) > 0:
-        probability[pool.isfinite()] = _fit((finite - labeled.mean()) / _width(finite, labeled))
+        mean, width = _inliers(finite, labeled)
+        probability[pool.isfinite()] = _fit((finite - mean) / width)
     return probability
 
 
-def _width(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) -> float:
-    """Deviation of the pool's inliers; within a factor of 2 of the labelled samples', which are few."""
-    deviation = float(labeled.std())
-    if len(pool) < _FEWEST_FOR_WIDTH:
-        return deviation
+def _inliers(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) -> tuple[float, float]:
+    """Mean and deviation of the pool's inliers; the deviation within a factor of 2 of the labelled samples', which are few."""
+    mean, deviation = float(labeled.mean()), float(labeled.std())
+    if len(pool) < _FEWEST_FOR_QUANTILES:
+        return mean, deviation
     low, high = pool.quantile(torch.tensor([_LOW, _HIGH], dtype=pool.dtype)).tolist()
     width: float = (high - low) / _DEVIATIONS
-    return min(max(width, 0.5 * deviation), 2.0 * deviation)
+    width = min(max(width, 0.5 * deviation), 2.0 * deviation)
+    return max(mean, high + _TO_MEAN * width), width
 
 
 def _fit(scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
