@@ -28,10 +28,12 @@ class CalibrationRows:
     Attributes:
         rows: empty if nothing could be held out.
         source: description of the rows.
+        of_pool: they come from the pool, so there may be outliers among them.
     """
 
     rows: Rows
     source: str
+    of_pool: bool = False
 
 
 def load_by_name(
@@ -206,4 +208,4 @@ def _hold_out_calibration(
             f"calibration_fraction: got {fraction} of a pool of {len(data.unlabeled)} images, which holds out none of "
             "them, expected a larger fraction or more unlabelled images; 0 holds out none and gives no p-values"
         )
-    return smaller, CalibrationRows(images, f"{len(images):,} images of the pool, kept out of training")
+    return smaller, CalibrationRows(images, f"{len(images):,} images of the pool, kept out of training", of_pool=True)

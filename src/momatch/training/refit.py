@@ -14,7 +14,7 @@ from torch import Tensor
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.evaluation.judging import fit_judge, judge_pool
+from momatch.evaluation.judging import fit_judge, judge_pool, judge_scores
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
@@ -25,6 +25,8 @@ from momatch.training.setup import Training
 POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
+#: Calibration images of the pool count as junk if their distance is this many deviations above the usual one.
+JUNK_DEVIATIONS = 6.0
 #: Most times that the pool is judged during training.
 MOST_WEIGHINGS = 10
 
@@ -85,8 +87,21 @@ def calibration(training: Training, refitted: Head | None, judge: Judge | None) 
     outputs = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES), stage_names=names)
     # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
     scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
+    if judge is not None and training.calibration.of_pool:
+        outputs = _without_junk(outputs, judge)
     scorer.calibrate(outputs.z, outputs.stages)
     return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
+
+
+def _without_junk(outputs: Outputs, judge: Judge) -> Outputs:
+    """The calibration images without those that are far too unusual to be inliers.
+
+    Junk among them would raise every p-value, and hide the junk to come. Inliers are hardly ever so unusual, so that the
+    bound on false positives holds but for their share, far below one in a thousand.
+    """
+    distance = judge_scores(judge, outputs)["nearest"]
+    usual = distance <= judge.typical_distance + JUNK_DEVIATIONS * judge.distance_deviation
+    return outputs.select(usual.nonzero().flatten()) if bool(usual.any()) else outputs
 
 
 def refit_outlier_head(training: Training, cutoff: float) -> None:
