@@ -182,7 +182,12 @@ def _limits(model: "SavedModel") -> Iterator[str]:
         "centre-cropped, as files are in training; arrays and tensors are stretched."
     )
     yield from _p_value_limits(model)
-    if not model.classifier.head.has_centers:
+    if model.scorer.judge is not None:
+        yield (
+            "- Labels come from the head. Densities, distances and outlier scores come from a judge of the network's stages: "
+            "one Gaussian per class with a shared covariance, fitted to statistics of the layers' outputs."
+        )
+    elif not model.classifier.head.has_centers:
         yield (
             "- The head has no centers, so `distance` is NaN, and `log_density` is the negative energy of the logits, not a "
             "log density."
