@@ -148,7 +148,10 @@ def test_a_folder_without_a_judge_is_scored_by_its_head(tmp_path):
         (lambda judge: [judge], "expected stage_names and num_features"),
         (lambda judge: {}, "expected stage_names and num_features"),
         (lambda judge: judge | {"stage_names": "layers.0"}, "expected stage_names and num_features"),
-        (lambda judge: judge | {"stage_names": ["layers.99"]}, "stage_names: got 'layers.99', expected names of modules"),
+        (
+            lambda judge: judge | {"stage_names": ["layers.99"]},
+            "stage_names: got 'layers.99', expected names of modules",
+        ),
         (lambda judge: judge | {"stage_names": [None]}, "stage_names: got 'None'"),
         (lambda judge: judge | {"num_features": 0}, "expected stage_names and num_features"),
         (lambda judge: judge | {"num_features": 10**9}, "expected stage_names and num_features"),

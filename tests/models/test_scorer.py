@@ -215,7 +215,9 @@ class TestWithAJudge:
         for score in ("nearest", "assigned", "farthest", "density"):
             scorer = Scorer(head, judge=judge, score=score)
             assert scorer.judge is None
-            for got, expected in zip(vars(scorer(z)).values(), vars(Scorer(head, score=score)(z)).values(), strict=True):
+            for got, expected in zip(
+                vars(scorer(z)).values(), vars(Scorer(head, score=score)(z)).values(), strict=True
+            ):
                 torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
 
     def test_in_float64_it_is_the_same_but_for_rounding(self):
