@@ -107,22 +107,50 @@ def test_score_leaves_unlabelled_samples_out(fitted, problem):
         fitted.score(problem.X[~labeled], problem.y[~labeled])
 
 
-def test_p_values_against_their_definition(fitted, problem):
-    calibration = fitted.fitted_.scorer.calibration_scores.numpy()
-    assert fitted.n_calibration_ == len(calibration) == round(0.1 * 285)
-    assert fitted.calibration_source_ == "unlabeled"
-    judge = fitted.fitted_.scorer.outlier_head
-    z = fitted.transform(problem.X)
-    centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()
-    scores = [min(np.sqrt((((row - c) ** 2) / v).sum()) for c, v in zip(centers, variances, strict=True)) for row in z]
-    naive = [(1 + sum(calibration >= score)) / (len(calibration) + 1) for score in scores]
+def naive_nearest(model, X):
+    """Distances to the nearest center of the head that scores outliers."""
+    head, z = model.fitted_.scorer.outlier_head, model.transform(X)
+    centers, variances = head.centers.detach().numpy(), head.variances.detach().numpy()
+    return [min(np.sqrt((((row - c) ** 2) / v).sum()) for c, v in zip(centers, variances, strict=True)) for row in z]
+
+
+def naive_judge(model, X):
+    """Distances to the nearest class in units of what is usual, and entropies; the stages by hand."""
+    judge, classifier = model.fitted_.scorer.judge, model.fitted_.classifier
+    with torch.no_grad():
+        seen = torch.from_numpy(model.fitted_.scaling(np.asarray(X, float)))
+        parts = {"input": seen}
+        for name, layer in classifier.backbone.named_children():
+            seen = layer(seen)
+            parts[name] = seen
+        stages = torch.cat([parts[name] for name in judge.stage_names], 1).numpy()
+        white, posterior = judge.whitening.numpy(), model.predict_proba(X)
+    rows = (stages - judge.shift.numpy()) / judge.scale.numpy() @ white
+    distance = [min(np.sqrt(((row - center) ** 2).sum()) for center in judge.centers.numpy()) for row in rows]
+    unusual = (np.array(distance) - float(judge.typical_distance)) / float(judge.distance_deviation)
+    return unusual - np.array([sum(p * np.log(p) for p in row if p > 0) for row in posterior])
+
+
+@pytest.fixture(scope="module")
+def by_head(problem):
+    return MoMatchClassifier(**QUICK, outlier_score="nearest").fit(problem.X, problem.y)
+
+
+@pytest.mark.parametrize(("name", "naive_scores"), [("fitted", naive_judge), ("by_head", naive_nearest)])
+def test_p_values_against_their_definition(name, naive_scores, problem, request):
+    model = request.getfixturevalue(name)
+    calibration = model.fitted_.scorer.calibration_scores.numpy()
+    assert model.n_calibration_ == len(calibration) == round(0.1 * 285)
+    assert model.calibration_source_ == "unlabeled"
+
+    def naive(X):
+        return [(1 + sum(calibration >= score)) / (len(calibration) + 1) for score in naive_scores(model, X)]
+
     # A sample that was calibrated with meets its own score, which rounding may place on either side of it.
-    np.testing.assert_allclose(fitted.outlier_p_value(problem.X), naive, atol=1.001 / (len(calibration) + 1))
+    near = model.outlier_p_value(problem.X)
+    np.testing.assert_allclose(near, naive(problem.X), atol=1.001 / (len(calibration) + 1))
     away = problem.X + 0.01
-    z = fitted.transform(away)
-    scores = [min(np.sqrt((((row - c) ** 2) / v).sum()) for c, v in zip(centers, variances, strict=True)) for row in z]
-    naive = [(1 + sum(calibration >= score)) / (len(calibration) + 1) for score in scores]
-    np.testing.assert_array_equal(fitted.outlier_p_value(away), naive)
+    np.testing.assert_array_equal(model.outlier_p_value(away), naive(away))
 
 
 @unchecked
@@ -148,9 +176,9 @@ def test_rounding_does_not_break_a_tie_with_a_calibration_sample(fitted, problem
     np.testing.assert_array_equal(near, p_value)
 
 
-def test_log_density_against_the_mixture(fitted, problem):
-    judge, z = fitted.fitted_.scorer.outlier_head, fitted.transform(problem.X)
-    centers, variances = judge.centers.detach().numpy(), judge.variances.detach().numpy()
+def test_log_density_against_the_mixture(by_head, problem):
+    head, z = by_head.fitted_.scorer.outlier_head, by_head.transform(problem.X)
+    centers, variances = head.centers.detach().numpy(), head.variances.detach().numpy()
     densities = [
         sum(
             np.prod(np.exp(-((row - c) ** 2) / (2 * v)) / np.sqrt(2 * np.pi * v)) / 3
@@ -159,7 +187,7 @@ def test_log_density_against_the_mixture(fitted, problem):
         for row in z
     ]
     near = np.array(densities) > 1e-200
-    np.testing.assert_allclose(fitted.score_samples(problem.X)[near], np.log(densities)[near], rtol=1e-6)
+    np.testing.assert_allclose(by_head.score_samples(problem.X)[near], np.log(densities)[near], rtol=1e-6)
 
 
 def test_rejection_follows_the_p_values(fitted, problem):
@@ -369,8 +397,11 @@ def test_one_absurd_sample_does_not_spoil_the_fit(quick, problem):
         ({"calibration_fraction": 1.0}, "calibration_fraction"),
         ({"calibration_fraction": None}, "calibration_fraction"),
         ({"outlier_score": "nearest", "head": "linear"}, "outlier_score"),
-        ({"outlier_score": "farthest"}, "outlier_score: got 'farthest', expected one of 'auto', 'nearest', 'density'$"),
-        ({"outlier_score": "x"}, "outlier_score: got 'x', expected one of 'auto', 'nearest', 'density'$"),
+        (
+            {"outlier_score": "farthest"},
+            "outlier_score: got 'farthest', expected one of 'auto', 'judge', 'nearest', 'density'$",
+        ),
+        ({"outlier_score": "x"}, "outlier_score: got 'x', expected one of 'auto', 'judge', 'nearest', 'density'$"),
         ({"moment_order": 1, "head": "linear"}, "moment_order"),
     ],
 )

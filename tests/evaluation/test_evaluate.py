@@ -21,6 +21,7 @@ from momatch.evaluation.evaluate import (
     separation,
 )
 from momatch.heads import Head
+from momatch.outliers.stages import statistics
 
 K, D, N = 4, 3, 23
 
@@ -76,7 +77,8 @@ def test_outputs_are_ordinary_float32_tensors():
     classifier = make_classifier()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         outputs = run_classifier(classifier, make_images())
-    for tensor in (outputs.z, outputs.log_joint):
+        inspected = run_classifier(classifier, make_images(), stage_names=["1", "4"])
+    for tensor in (outputs.z, outputs.log_joint, inspected.z, inspected.log_joint, inspected.stages):
         assert tensor.dtype == torch.float32
         assert not tensor.requires_grad
         assert not tensor.is_inference()
@@ -102,6 +104,24 @@ def test_what_is_no_batch_of_raw_images_is_refused(images, message):
         run_classifier(make_classifier(), images)
     with pytest.raises(ValueError, match="batch_size"):
         run_classifier(make_classifier(), make_images(), batch_size=0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 512])
+def test_stages_come_with_the_same_pass(batch_size):
+    classifier, images = make_classifier().train(), make_images()
+    plain = run_classifier(classifier, images)
+    outputs = run_classifier(classifier, images, stage_names=["1", "input"], batch_size=batch_size)
+    torch.testing.assert_close(outputs.z, plain.z)
+    torch.testing.assert_close(outputs.log_joint, plain.log_joint)
+    assert plain.stages is None
+    with torch.no_grad():
+        x = classifier.preprocess(images)
+        expected = torch.cat([classifier.backbone[1](x.flatten(1)), statistics(x)], 1)
+    torch.testing.assert_close(outputs.stages, expected)
+    some = torch.tensor([4, 0])
+    assert torch.equal(outputs.select(some).stages, outputs.stages[some])
+    assert torch.equal(outputs.append(outputs.select(some)).stages[N:], outputs.stages[some])
+    assert plain.append(plain).stages is None
 
 
 # --- Evaluation ---

@@ -6,13 +6,16 @@ from PIL import Image
 
 from momatch.heads import AAGMM
 from momatch.models.model_files import build_classifier
+from momatch.models.outputs import run_classifier
 from momatch.models.saved_model import OutlierCalibration, SavedModel
+from momatch.models.scorer import Scorer
 from momatch.models.spec import ModelSpec
+from momatch.outliers import Judge
 
 CLASSES = ("cat", "dog", "sea lion")
 
 
-def small_model(*, channels=3, size=(8, 8), head="aagmm", calibration_size=19, refitted=True):
+def small_model(*, channels=3, size=(8, 8), head="aagmm", calibration_size=19, refitted=True, judged=False):
     facts = ModelSpec(
         backbone="mlp",
         head=head,
@@ -24,15 +27,23 @@ def small_model(*, channels=3, size=(8, 8), head="aagmm", calibration_size=19, r
         dataset="pets",
     )
     classifier = build_classifier(facts).eval()
-    judge = AAGMM(4, 3).eval() if refitted and head == "aagmm" else None
-    model = SavedModel(classifier, facts, judge)
+    mixture = AAGMM(4, 3).eval() if refitted and head == "aagmm" else None
+    names = classifier.backbone.stage_names if judged else None
+
+    def outputs(count):
+        pixels = torch.randint(0, 256, (count, channels, *size), dtype=torch.uint8)
+        return run_classifier(classifier, pixels, stage_names=names)
+
+    judge = None
+    if judged:
+        seen = outputs(60).stages
+        judge = Judge(seen.shape[1], 3, names).fit([(seen, torch.arange(60) % 3)])
+    calibration = None
     if calibration_size:
-        pixels = torch.randint(0, 256, (calibration_size, channels, *size), dtype=torch.uint8)
-        with torch.no_grad():
-            scores = model.scorer.detector.score(classifier.embed(pixels)).sort().values
-        calibration = OutlierCalibration(scores, model.scorer.detector.score_name, "random pixels")
-        model = SavedModel(classifier, facts, judge, calibration)
-    return model
+        held_out = outputs(calibration_size)
+        scorer = Scorer(classifier.head, mixture, judge=judge).calibrate(held_out.z, held_out.stages)
+        calibration = OutlierCalibration(scorer.calibration_scores, scorer.score_name, "random pixels")
+    return SavedModel(classifier, facts, mixture, judge, calibration)
 
 
 def pictures(folder, count=7, side=8, *, mode="RGB", extension="png"):

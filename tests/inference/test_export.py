@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from momatch.inference.export import export_model, formats, parity
-from momatch.inference.export.graph import OUTPUTS, Graph, trace
+from momatch.inference.export.graph import OUTPUTS, Graph, as_outputs, trace
 from momatch.inference.export.parity import ParityError, compare, made_up_images
 from momatch.models.saved_model import OutlierCalibration
 from tests.training.small_models import random_images, small_model
@@ -29,13 +29,13 @@ def assert_says_what(model, path, images):
     """Not by the library's own comparison: with the public prediction, by numpy's."""
     got, scores = run(path, images), model.predict(images)
     np.testing.assert_array_equal(got["label"], scores.labels)
-    for name in ("posterior", "log_density", "distance", "p_value"):
+    for name in ("posterior", "log_density", "distance", "outlier_score", "p_value"):
         np.testing.assert_allclose(got[name], getattr(scores, name), rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return small_model()
+@pytest.fixture(scope="module", params=[True, False], ids=["judge", "head"])
+def model(request):
+    return small_model(judged=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def test_any_number_of_images(model, exported):
         ("posterior", "tensor(float)", [3]),
         ("log_density", "tensor(float)", []),
         ("distance", "tensor(float)", []),
+        ("outlier_score", "tensor(float)", []),
         ("p_value", "tensor(float)", []),
     ]
     for n in (1, 2, 7, 300):
@@ -83,7 +84,8 @@ def test_the_file_says_how_to_read_it(model, exported):
     assert proto.producer_name == "momatch"
     facts = {entry.key.removeprefix("momatch."): entry.value for entry in proto.metadata_props}
     assert json.loads(facts["class_names"]) == ["cat", "dog", "Käfer"]
-    assert facts["score"] == "nearest"
+    assert facts["score"] == ("nearest" if model.judge is None else "judge")
+    assert ("log p(image's stages)" in facts["outputs"]) == (model.judge is not None)
     assert facts["calibration"] == "30"
     assert facts["calibration_source"] == "30 test images"
     assert "smallest useful alpha is 0.032" in facts["alpha"]
@@ -94,7 +96,11 @@ def test_the_file_says_how_to_read_it(model, exported):
 
 NETWORKS = {
     "kmeans, RGB, wide resnet": {"backbone": "wrn-10-1", "head": "kmeans", "in_channels": 3, "refitted": False},
-    "linear, own backbone": {"backbone": "tests.training.networks:tied", "head": "linear"},
+    "the same without a judge": {
+        "backbone": "wrn-10-1", "head": "kmeans", "in_channels": 3, "refitted": False, "judged": False,
+    },
+    "linear, own backbone": {"backbone": "tests.training.networks:tied", "head": "linear", "judged": False},
+    "a judge, own backbone without declared stages": {"backbone": "tests.training.networks:tied", "head": "linear"},
     "many cells, no calibration": {
         "backbone": "mlp", "embedding_dim": 0, "class_names": tuple(map(str, range(40))), "calibrated": 0,
     },
@@ -106,11 +112,16 @@ NETWORKS = {
 def test_every_head_and_kind_of_network(tmp_path, options):
     model = small_model(**options)
     export_model(model, tmp_path / "a.onnx")
+    export_model(model, tmp_path / "a.pt2", to="torch")
+    program = torch.export.load(tmp_path / "a.pt2").module()
     for n in (1, 5):
         images = random_images(model.spec, n, seed=n)
+        for got, expected in zip(program(images), as_outputs(model.predict(images)), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
         assert_says_what(model, tmp_path / "a.onnx", images)
         got = run(tmp_path / "a.onnx", images)
-        assert np.isnan(got["distance"]).all() == (model.spec.head == "linear")
+        assert np.isnan(got["distance"]).all() == (model.spec.head == "linear" and model.judge is None)
+        assert np.isfinite(got["outlier_score"]).all()
         assert np.isnan(got["p_value"]).all() == (model.calibration is None)
 
 
@@ -178,6 +189,8 @@ def spoilt(value):
         ("distance", lambda p: p * (1 + 3e-4) + 1e-4),
         ("distance", spoilt),
         ("distance", lambda p: torch.full_like(p, torch.inf)),
+        ("outlier_score", lambda p: p + 3e-4 * (1 + p.abs())),
+        ("outlier_score", spoilt),
         ("p_value", lambda p: p + 3 / 31),
         ("p_value", lambda p: p * 0),
         ("p_value", spoilt),
@@ -197,6 +210,7 @@ def test_a_difference_is_found(model, name, change):
         ("posterior", lambda p: p + 9e-5),
         ("log_density", lambda p: p - 9e-5 * (1 + p.abs())),
         ("distance", lambda p: p * (1 + 9e-5)),
+        ("outlier_score", lambda p: p - 9e-5 * (1 + p.abs())),
         ("p_value", lambda p: p + 1e-9),
     ],
 )
@@ -207,9 +221,7 @@ def test_rounding_is_no_difference(model, name, change):
 
 def test_at_a_calibration_score_one_rank_may_differ(model):
     images = random_images(model.spec, 60, seed=0)[:30]  # those of the calibration
-    with torch.no_grad():
-        detector = model.scorer.detector
-        scores, ordered = detector.score(model.classifier.embed(images)), detector.calibration_scores
+    scores, ordered = model.predict(images).outlier_score, model.calibration.scores
     for shift in (-1e-5, 1e-5):
         p_values = iter(torch.tensor([(1 + int((ordered >= one + shift).sum())) / 31 for one in scores]))
         compare(
@@ -223,7 +235,7 @@ def test_at_a_calibration_score_one_rank_may_differ(model):
 
 def test_what_float32_cannot_tell_apart_is_no_difference():
     """Narrow clusters far from the origin: their densities in float32 are off by more than the tolerance."""
-    model = small_model(class_names=tuple(map(str, range(40))), calibrated=0)
+    model = small_model(class_names=tuple(map(str, range(40))), judged=False, calibrated=0)
     with torch.no_grad():
         model.classifier.projection.bias += 100.0
         for head in (model.classifier.head, model.refitted_head):
@@ -244,7 +256,7 @@ def test_what_float32_cannot_tell_apart_is_no_difference():
 
 def test_a_class_that_shares_the_largest_posterior_may_be_named(model):
     head = model.classifier.head
-    alike = replace(model, classifier=small_model().classifier)
+    alike = replace(model, classifier=small_model(judged=model.judge is not None).classifier)
     with torch.no_grad():
         for parameter in alike.classifier.head.parameters():
             parameter[1] = parameter[0]
@@ -258,13 +270,15 @@ def test_a_class_that_shares_the_largest_posterior_may_be_named(model):
 
 def test_a_graph_that_differs_is_not_written(model, tmp_path, monkeypatch):
     """A real graph, of other weights."""
-    other = small_model(calibrated=0)
+    other = small_model(judged=model.judge is not None, calibrated=0)
     with torch.no_grad():
         other.classifier.projection.bias += 0.01
     path = tmp_path / "model.onnx"
     path.write_text("what was there")
     monkeypatch.setattr(formats, "trace", lambda model: trace(other))
-    with pytest.raises(ParityError, match=r"(log_density|distance|posterior|p_value): the graph and the model differ"):
+    with pytest.raises(
+        ParityError, match=r"(log_density|distance|posterior|outlier_score|p_value): the graph and the model differ"
+    ):
         export_model(model, path, overwrite=True)
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
     assert path.read_text() == "what was there"
@@ -273,10 +287,10 @@ def test_a_graph_that_differs_is_not_written(model, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_fifty_sigma_and_a_calibration_as_large_as_training_makes_it(tmp_path):
     """Where exp() of a log joint is 0, and where comparing all images with all scores would take gigabytes."""
-    model = small_model()
+    model = small_model(judged=False)
     with torch.no_grad():
         model.classifier.projection.weight.mul_(200)
-    scores = model.scorer.detector.score(model.classifier.embed(random_images(model.spec, 10_000, seed=2)))
+    scores = model.predict(random_images(model.spec, 10_000, seed=2)).outlier_score
     model = replace(model, calibration=OutlierCalibration(scores.sort().values, "nearest", "many"))
     export_model(model, tmp_path / "a.onnx", opset=18)
     proto = onnx.load(tmp_path / "a.onnx")
@@ -288,8 +302,7 @@ def test_fifty_sigma_and_a_calibration_as_large_as_training_makes_it(tmp_path):
     for name in ("log_density", "distance"):
         assert np.isfinite(got[name]).all()
         np.testing.assert_allclose(got[name], getattr(expected, name), rtol=1e-4)
-    judged = model.scorer.detector.score(model.classifier.embed(images))
-    naive = [float(1 + (scores >= one).sum()) / 10_001 for one in judged]
+    naive = [float(1 + (scores >= one).sum()) / 10_001 for one in expected.outlier_score]
     np.testing.assert_allclose(got["p_value"], naive, atol=5e-4)
     assert len(set(naive)) > 50
 
@@ -327,7 +340,7 @@ class Unknown(torch.nn.Module):
     ],
 )
 def test_a_network_that_makes_no_graph(tmp_path, backbone, message):
-    model = small_model(embedding_dim=2, calibrated=0, refitted=False)
+    model = small_model(embedding_dim=2, judged=False, calibrated=0, refitted=False)
     model.classifier.backbone, model.classifier.projection = backbone(), None
     with pytest.raises(ValueError, match=message):
         export_model(model, tmp_path / "a.onnx")

@@ -21,7 +21,7 @@ from momatch.inference.predict.stream import Settings, predict_to_file
 from momatch.outliers import benjamini_hochberg
 from tests.inference.small_saved_models import CLASSES, pictures, small_model
 
-NUMBERS = ("confidence", "log_density", "distance", "p_value")
+NUMBERS = ("confidence", "log_density", "distance", "outlier_score", "p_value")
 
 
 def predicted(model, words, out, **settings):
@@ -54,9 +54,10 @@ def assert_scores(rows, scores):
 
 
 @pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
-def test_rows_are_those_of_predict(tmp_path, extension, monkeypatch):
+@pytest.mark.parametrize("judged", [False, True])
+def test_rows_are_those_of_predict(tmp_path, extension, judged, monkeypatch):
     monkeypatch.setattr(output, "ROW_GROUP", 4)
-    model = small_model()
+    model = small_model(judged=judged)
     paths = pictures(tmp_path / "x")
     rows, summary = predicted(model, [tmp_path / "x"], tmp_path / f"out.{extension}", batch_size=3)
     assert [row["path"] for row in rows] == [str(path) for path in paths]
@@ -79,8 +80,9 @@ def test_arrays_with_their_rows(tmp_path):
     assert_scores(rows[:5], model.predict(pixels))
 
 
-def test_neither_batches_nor_threads_change_the_rows(tmp_path):
-    model = small_model()
+@pytest.mark.parametrize("judged", [False, True])
+def test_neither_batches_nor_threads_change_the_rows(tmp_path, judged):
+    model = small_model(judged=judged)
     pictures(tmp_path / "x", 11)
     expected, _ = predicted(model, [tmp_path / "x"], tmp_path / "a.jsonl", batch_size=64, workers=1)
     for batch_size, workers in ((1, 1), (2, 3), (5, 2)):
@@ -91,6 +93,36 @@ def test_neither_batches_nor_threads_change_the_rows(tmp_path):
             }
             for name in NUMBERS:
                 assert row[name] == pytest.approx(wanted[name], rel=1e-5, abs=1e-5)
+
+
+def test_threads_read_the_stages_of_their_own_batch(tmp_path, monkeypatch):
+    """Bit for bit the rows of one thread, also while the network is made to wait in the middle of other batches."""
+    model = small_model(judged=True)
+    pictures(tmp_path / "x", 60)
+    expected, _ = predicted(model, [tmp_path / "x"], tmp_path / "a.jsonl", batch_size=2, workers=1)
+    layer = model.classifier.backbone.layers[0]
+    forward = layer.forward
+    turns = iter(range(10**6))
+
+    def slow(x):
+        threading.Event().wait(0.003 * (next(turns) % 4))
+        return forward(x)
+
+    monkeypatch.setattr(layer, "forward", slow)
+    for workers in (2, 8):
+        rows, _ = predicted(model, [tmp_path / "x"], tmp_path / "b.jsonl", batch_size=2, workers=workers)
+        assert rows == expected
+    # No hook is left behind.
+    assert not any(module._forward_hooks for module in model.classifier.modules())
+
+
+def test_hooks_are_removed_after_an_error(tmp_path, monkeypatch):
+    model = small_model(judged=True)
+    pictures(tmp_path / "x", 4)
+    monkeypatch.setattr(pipeline, "make_table", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        predicted(model, [tmp_path / "x"], tmp_path / "out.jsonl", workers=2)
+    assert not any(module._forward_hooks for module in model.classifier.modules())
 
 
 @pytest.mark.parametrize("channels", [1, 3])

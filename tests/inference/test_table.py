@@ -25,6 +25,7 @@ def scores(n=2, **changed):
         "posterior": torch.tensor([[0.7, 0.3], [0.1, 0.9]]).repeat(n, 1)[:n],
         "log_density": torch.linspace(-3.3, 2.1, n),
         "distance": torch.linspace(0.1, 9.0, n),
+        "outlier_score": torch.linspace(-1.5, 7.25, n),
         "p_value": torch.arange(1, n + 1) / 100,
     }
     return Scores(**fields | changed)
@@ -45,6 +46,7 @@ def test_rows_have_their_scores_and_reasons_in_place():
     assert table["label"] == [None, "cat", None, "dog"]
     assert table["confidence"] == [None, 0.7, None, 0.9]
     assert table["posterior_dog"] == [None, 0.3, None, 0.9]
+    assert table["outlier_score"] == [None, -1.5, None, 7.25]
     assert table["p_value"] == [None, 0.01, None, 0.02]
     assert table["flagged"] == [None, True, None, False]
     assert table["error"] == ["broken", None, "gone", None]
@@ -84,7 +86,8 @@ def test_no_p_values_at_all():
 
 def test_values_that_are_not_numbers_are_left_out():
     nothing = torch.full((2,), torch.nan)
-    made = scores(distance=nothing, log_density=torch.tensor([-torch.inf, 1.5]), p_value=nothing)
+    infinite = torch.tensor([torch.inf, 2.5])
+    made = scores(distance=nothing, log_density=-infinite + 4.0, outlier_score=infinite, p_value=nothing)
     table = make_table("ab", [4, 5], {}, made, class_names=NAMES, calibration_size=0)
     flag(table, 0.05)
     out, lines = io.BytesIO(), io.BytesIO()
@@ -99,7 +102,7 @@ def test_values_that_are_not_numbers_are_left_out():
         "label": "cat",
         "confidence": 0.7,
         "error": None,
-        **dict.fromkeys(["log_density", "distance", "p_value", "flagged"]),
+        **dict.fromkeys(["log_density", "distance", "outlier_score", "p_value", "flagged"]),
     }
 
 

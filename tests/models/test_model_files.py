@@ -10,9 +10,11 @@ import torch
 from momatch.heads import AAGMM, HEADS, Head, KMeans, Linear
 from momatch.models import model_files
 from momatch.models.model_files import build_classifier, load_model, save_model
+from momatch.models.outputs import run_classifier
 from momatch.models.saved_model import OutlierCalibration
-from momatch.models.scorer import Scorer
+from momatch.models.scorer import Scorer, score_images
 from momatch.models.spec import ModelSpec
+from momatch.outliers import Judge
 from tests.training.faults import CHANGING, WRITING, Killed, every_moment, fill, no_space, small_disk
 
 FACTS = ModelSpec(
@@ -114,8 +116,27 @@ def test_the_calibration_comes_along(tmp_path):
     torch.testing.assert_close(saved.scorer(z).posterior, expected.posterior)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_judge_comes_along_bit_for_bit(tmp_path, dtype, missing):
+    classifier = trained(FACTS)
+    names = classifier.backbone.stage_names
+    stages = run_classifier(classifier, images(FACTS, 40), stage_names=names).stages.to(dtype)
+    # Without samples a class is at an infinite distance, which is stored as well.
+    judge = Judge(stages.shape[1], 3, names).to(dtype).fit([(stages, torch.arange(40) % (2 if missing else 3))])
+    save_model(tmp_path, classifier, FACTS, judge=judge)
+    saved = load_model(tmp_path)
+    assert_same(saved.judge, judge)
+    assert saved.stage_names == saved.judge.stage_names == names
+    assert saved.scorer.score_name == "judge"
+    x = images(FACTS, 6)
+    expected = score_images(classifier, Scorer(classifier.head, judge=judge), x)
+    assert torch.equal(saved.predict(x).outlier_score, expected.outlier_score)
+    assert torch.equal(saved.predict(x).log_density, expected.log_density)
+
+
 def test_an_unknown_score_of_the_calibration_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="got the score 'best', expected one of nearest"):
+    with pytest.raises(ValueError, match="got the score 'best', expected one of judge, nearest"):
         model_files._calibration({"score": "best"}, torch.rand(3))
 
 

@@ -117,7 +117,7 @@ def test_p_values_are_calibrated_on_the_test_images(whole):
     # Ranked among themselves, the scores are spread evenly; rounding may move one by a rank.
     expected = torch.arange(2, len(test) + 2) / (len(test) + 1)
     torch.testing.assert_close(scores.p_value.sort().values, expected, rtol=0, atol=1.5 / (len(test) + 1))
-    torch.testing.assert_close(scores.distance.sort().values, calibration.scores, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(scores.outlier_score.sort().values, calibration.scores, rtol=1e-3, atol=1e-3)
     noise = torch.randint(256, (50, 1, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     assert whole.predict(noise).p_value.mean() < 0.5
 

@@ -37,11 +37,15 @@ SETTINGS = {
         f"outliers-{policy}": {"outliers": "percentile", "outlier_percentile": 50.0, "policy": policy}
         for policy in POLICIES
     },
+    **{f"auto-{policy}": {"outliers": "auto", "policy": policy} for policy in POLICIES},
     "split": {"forward": "split"},
     "assigned by prediction": {"moment_assignment": "prediction"},
     "accumulate-flexmatch": {"accumulate": 2, "policy": "flexmatch"},
     "accumulate-freematch": {"accumulate": 2, "policy": "freematch"},
+    "accumulate-auto": {"accumulate": 2, "outliers": "auto"},
 }
+#: P(inlier) of the pool with outliers="auto": of some samples nothing is left, and some have no say but weigh something.
+INLIER = torch.tensor([1.0, 0.0, 0.3, 0.5, 0.9, 0.75, 0.49, 1.0, 1.0, 0.6, 0.2, 0.95])
 
 
 class FixMatch:
@@ -160,6 +164,7 @@ class Reference:
         self.config, self.views = config, step
         self.model = copy.deepcopy(step.classifier).double()
         self.policy = None if config.policy == "supervised" else RULES[config.policy](config)
+        self.inlier = INLIER if config.outliers == "auto" else torch.ones(POOL)
         self.velocity = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
         self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
@@ -174,10 +179,10 @@ class Reference:
         ]
         return torch.stack(columns, 1)
 
-    def is_outlier(self, weak, labeled):
-        """Farther from all centers than the percentile of the labelled samples."""
-        if self.config.outliers == "none":
-            return torch.zeros(len(weak), dtype=torch.bool)
+    def is_outlier(self, weak, labeled, indices):
+        """Farther from all centers than the percentile of the labelled samples; or less likely an inlier than not."""
+        if self.config.outliers in ("none", "auto"):
+            return self.inlier[indices] < 0.5
         head = self.model.head
 
         def score(z):
@@ -197,7 +202,8 @@ class Reference:
         if self.policy is not None:
             p = self.log_joint(z[1]).softmax(1).detach()
             pseudo = p.argmax(1)
-            weight = torch.tensor(self.policy.weights(p, indices, self.is_outlier(z[1], z[0])), dtype=torch.float64)
+            outlier = self.is_outlier(z[1], z[0], indices)
+            weight = torch.tensor(self.policy.weights(p, indices, outlier), dtype=torch.float64) * self.inlier[indices]
             strong_log_joint = self.log_joint(z[2])
             loss = loss + config.unlabeled_weight * (weight * cross_entropies(strong_log_joint, pseudo)).mean()
             if config.policy == "freematch":
@@ -243,6 +249,8 @@ class Reference:
 def test_steps_are_those_of_the_naive_reference(name):
     config = with_settings(**COMMON, **SETTINGS[name])
     step = small_step(config)
+    if config.outliers == "auto":
+        step.objective.inlier_probability.copy_(INLIER)
     reference = Reference(step, config)
     utilisations = []
     for number in range(STEPS):

@@ -35,8 +35,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         encoder: "mlp", or "none" to use the scaled features as the embedding and train only the head.
         hidden_sizes: width of each hidden layer of the MLP.
         embedding_dim: size of the embedding; ignored with encoder "none".
-        head: "aagmm" (Gaussians with learned variances), "kmeans" (unit variances) or "linear" (no density; `score_samples`
-            returns the negative energy).
+        head: "aagmm" (Gaussians with learned variances), "kmeans" (unit variances) or "linear" (no Gaussians, so no outlier
+            score "nearest").
         moment_order: highest moment constrained to be Gaussian, 1 to 4, including all lower ones; 0 disables the constraint.
             None means 1, or 0 for the linear head.
         moment_weight: weight of the constraint in the loss.
@@ -62,8 +62,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         weight_decay: weight decay of the encoder's weights.
         ema_decay: decay of the weight average (EMA) used for prediction.
         calibration_fraction: fraction of the distinct unlabelled samples to keep out of training for calibrating p-values.
-        outlier_score: score that p-values are based on: "nearest" (Mahalanobis distance to the nearest center) or "density"
-            (-log p(x)). "auto" means nearest, or density for the linear head.
+        outlier_score: score that p-values are based on: "judge" (how unusual a sample is to the encoder's layers, plus how
+            unsure the classifier is), or a score of the head's Gaussians: "nearest" (Mahalanobis distance to the nearest
+            center) or "density" (-log p(x)). "auto" means judge.
         unlabeled: value in `y` that marks unlabelled samples; None for missing values (None, NaN, NA).
         rejected_label: label that ``predict(X, reject=alpha)`` gives to outliers. None means -1, or "rejected" if classes are
             strings.
@@ -226,7 +227,10 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         return self.fitted_.embed(self._features(X)).numpy()
 
     def score_samples(self, X: Any) -> Float64[np.ndarray, " n"]:
-        """log p(x) of each sample's embedding under the Gaussian mixture; the negative energy for a linear head.
+        """log p(x) of what the encoder's layers see of each sample.
+
+        With the outlier score "nearest" or "density", that of its embedding under the head's mixture; the negative energy for
+        a linear head.
 
         Raises:
             ValueError: if `X` does not match the training data.

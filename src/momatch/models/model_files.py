@@ -211,6 +211,11 @@ def load_model(folder: str | Path, *, trust_code: bool | str = False) -> SavedMo
     if judge is not None:
         fill(judge, judged, misfit)
         StageReader(classifier.backbone, judge.stage_names)
+    elif calibration is not None and calibration.score == "judge":
+        raise ValueError(
+            f"{folder / _DESCRIPTION}: calibration: got the score 'judge' of a model without a judge, expected both; the model "
+            "is damaged"
+        )
     settings, result = _object(content, "settings"), _object(content, "figures")
     return SavedModel(classifier.eval(), spec, head, judge, calibration, settings, result)
 

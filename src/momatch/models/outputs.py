@@ -79,7 +79,7 @@ def run_classifier(
                 found = rows.inspect(classifier, batch, positions, stage_names)
             z, *stages = found
             parts.append(tuple(map(_on_cpu, (z, classifier.head(z), *stages))))
-    return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ stages of the network; without one, from the head's mixture, refitted in closed 
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int64
@@ -105,6 +105,8 @@ class Scorer(nn.Module):
         Raises:
             ValueError: if there are none, or as `forward`.
         """
+        if len(z) == 0:
+            raise ValueError("z: got no samples, expected at least one held-out inlier to calibrate on")
         self.calibration_scores = self(z, stages).outlier_score.sort().values
         return self
 
@@ -144,6 +146,13 @@ class Scorer(nn.Module):
         name = self.score_name
         score = -density if name == "density" else distance if name == "nearest" else DISTANCES[name](head, z)
         return density, distance, score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Resize the buffer to the number of scores in the checkpoint.
+        value = state_dict.get(prefix + "calibration_scores")
+        if isinstance(value, Tensor):
+            self.calibration_scores = torch.empty_like(value, device=self.calibration_scores.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def score_images(classifier: Classifier, scorer: Scorer, images: Tensor, reader: StageReader | None = None) -> Scores:

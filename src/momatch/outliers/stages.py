@@ -20,7 +20,8 @@ MAX_STAGES = 8
 #: Most channels of a stage. Of wider ones every k-th channel is used: the cost of a judge grows with the square of their
 #: number.
 MAX_CHANNELS = 320
-#: Added to each deviation before the logarithm, as a fraction of the mean deviation of all channels in the same map.
+#: Added to each deviation before the logarithm, as a fraction of the mean over the same map's channels of |mean| + deviation:
+#: far above the rounding errors that the deviation of a constant map consists of.
 _FLOOR = 1e-3
 _TINY = 1e-12
 
@@ -42,7 +43,7 @@ def statistics(output: Tensor) -> Float[Tensor, "n S"]:
     channels = output.flatten(2) if output.ndim == 4 else output.transpose(1, 2)  # (n, C, pixels)
     variance, mean = torch.var_mean(channels, 2, correction=0)
     deviation = variance.sqrt()
-    floor = _FLOOR * deviation.mean(1, keepdim=True) + _TINY
+    floor = _FLOOR * (mean.abs() + deviation).mean(1, keepdim=True) + _TINY
     return torch.cat([mean, (deviation + floor).log()], 1)
 
 
@@ -190,10 +191,13 @@ def _thinned(output: Tensor, most: int) -> Tensor:
     return output if step == 1 else output[(slice(None),) * axis + (slice(None, None, step),)]
 
 
-def _is_stage(output: object, n: int) -> TypeGuard[Tensor]:
-    # Not len(): torch.export would fix the size of the batch.
+def _is_stage(output: object, n: int | torch.SymInt) -> TypeGuard[Tensor]:
+    # Not len(), which fixes the size of an exported batch; in one, the comparison is a SymBool.
     return (
-        isinstance(output, Tensor) and output.is_floating_point() and output.ndim in (2, 3, 4) and output.shape[0] == n
+        isinstance(output, Tensor)
+        and output.is_floating_point()
+        and output.ndim in (2, 3, 4)
+        and bool(output.shape[0] == n)
     )
 
 

@@ -120,7 +120,8 @@ def weighing_steps(config: TrainConfig, pool_size: int) -> frozenset[int]:
     trained = config.steps * (config.labeled_batch_size + 2 * config.unlabeled_batch_size)
     # A pass costs about a third of a training step for the same images.
     times = min(MOST_WEIGHINGS, int(0.05 * 3 * trained / max(1, pool_size)))
-    return frozenset({0, *(round(config.steps * (0.1 + 0.9 * turn / times)) for turn in range(times))})
+    spaced = (round(config.steps * (0.1 + 0.9 * turn / times)) for turn in range(times))
+    return frozenset({0, *(min(step, config.steps - 1) for step in spaced)})
 
 
 def weigh_pool(training: Training) -> None:

@@ -73,8 +73,9 @@ def description(model: SavedModel) -> dict[str, str]:
     """The metadata by key; lists are JSON."""
     spec, calibration = model.spec, model.calibration
     C, (H, W) = spec.in_channels, spec.image_size
-    is_density = model.judge is not None or model.classifier.head.density_name == "density"
-    of_what = "embedding" if model.judge is None else "stages"
+    judge = model.scorer.judge
+    is_density = judge is not None or model.classifier.head.density_name == "density"
+    of_what = "embedding" if judge is None else "stages"
     values: dict[str, Any] = {
         "class_names": list(spec.class_names),
         "input": (
