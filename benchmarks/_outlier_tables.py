@@ -1,113 +1,99 @@
 """From the figures of benchmarks/outliers.py to its tables and its verdict.
 
-Results are (model, by whom, detector) -> (outliers, known classes) -> seed -> (AUROC, FPR95).
+Results are (model, by whom, detector) -> (dataset, outliers) -> seed -> (AUROC, FPR95).
 """
 
 from momatch.sweep.statistics import paired_difference, summary
 
-OURS = ("AAGMM 8-D, order 1", "momatch")
-#: What the paired differences are taken of, named before anything was measured.
-COMPARED = (
-    "refitted: nearest Mahalanobis",
-    "refitted: density",
-    "as trained: nearest Mahalanobis",
-    "as trained: density",
-)
-LINEAR = "linear, all features"
+#: Rivals that were named before anything was measured: the beginning of their names.
+NAMED = ("MaxSoftmax", "EnergyBased", "Mahalanobis", "RMD", "KNN (k = 50)", "ViM", "GEN", "ASH")
 FIGURES = {"AUROC": 0, "FPR95": 1}
 
 
 def table(results):
-    """One line a detector: mean ± standard deviation for each origin of outliers."""
-    columns = list(dict.fromkeys(column for row in results.values() for column in row))
+    """One line a detector: mean ± standard deviation over seeds in each column, and the mean over the columns."""
     lines = []
-    for (model, by, detector), row in results.items():
+    for row, of_row in sorted(results.items(), key=lambda item: -_mean_over_columns(results, item[0], item[1])):
+        model, by, detector = row
+        whole = set(of_row) == set(_columns(results))
         line = {"model": model, "by": by, "detector": detector}
         for figure, place in FIGURES.items():
-            for origin, kind in columns:
-                given = row.get((origin, kind), {})
-                line[f"{figure}: {origin}, {kind}"] = _spread([pair[place] for pair in given.values()])
+            mean = sum(_mean(of_row[column], place) for column in of_row) / len(of_row)
+            line[f"{figure}: mean of columns"] = f"{mean:.3f}" if whole else f"({mean:.3f} of {len(of_row)})"
+        for figure, place in FIGURES.items():
+            for column in _columns(results):
+                line[f"{figure}: {_name(column)}"] = _spread(of_row.get(column, {}), place)
         lines.append(line)
     return lines
 
 
-def differences(results):
-    """Markdown: AUROC of momatch's scores minus the rivals', seed by seed, with 95 % intervals."""
-    lines = ["| outliers | momatch | rival | its AUROC | difference in AUROC |", "|" + "---|" * 5]
-    for column in _columns(results):
-        for detector in COMPARED:
-            ours = (*OURS, detector)
-            for role, rival in _rivals(results, column).items():
-                found = _difference(results, column, ours, rival)
-                cells = (_name(column), f"{detector} {_mean(results, column, ours)}", f"{role}: {_row(rival)}")
-                lines.append(f"| {' | '.join(cells)} | {_mean(results, column, rival)} | {_interval(found)} |")
-    return "\n".join(lines)
-
-
-def verdict(results):
-    """Who has the highest mean AUROC against each kind of outliers, and whether the seeds tell it from momatch's best."""
-    lines = ["Verdict (AUROC; the best of each side is picked afterwards, and there are more rivals to pick from):", ""]
-    for column in _columns(results):
-        ours = _best(results, column, lambda row: row[1] == "momatch" and row[0].startswith("AAGMM"))
-        rival = _best(results, column, _is_rival)
-        found = _difference(results, column, ours, rival)
-        if found.is_above(0.0):
-            end = "momatch wins"
-        elif found.is_below(0.0):
-            end = "the rival wins"
-        else:
-            end = "no winner: the interval holds 0"
-        primary = (*OURS, COMPARED[0])
-        apart = _difference(results, column, primary, rival)
+def verdict(results, ours):
+    """Ours against the rivals that were named, on the mean of the columns, and against the best in hindsight, column by column."""
+    columns = _columns(results)
+    own = sum(_mean(results[ours][column]) for column in columns) / len(columns)
+    lines = [f"The judge's mean AUROC over the {len(columns)} columns is **{own:.3f}**.", ""]
+    named = [row for row in results if row[1] == "pytorch-ood" and row[2].startswith(NAMED)]
+    ahead = []
+    for row in named:
+        shared = [column for column in columns if column in results[row]]
+        apart = sum(_mean(results[ours][column]) - _mean(results[row][column]) for column in shared) / len(shared)
+        ahead.append((apart, f"{_row(row)} {apart:+.3f}" + ("" if len(shared) == len(columns) else f" (in {len(shared)})")))
+    below = [text for apart, text in sorted(ahead) if apart <= 0]
+    lines.append(
+        f"Named beforehand, {len(named)} rows: the judge is ahead of {len(named) - len(below)} on the mean of their columns. "
+        f"Closest: {'; '.join(text for _, text in sorted(ahead)[:5])}." + (f" Behind: {'; '.join(below)}." if below else "")
+    )
+    lines += ["", "Against the best in hindsight of all rivals in each column:", ""]
+    for column in columns:
+        rival = _best(results, column)
+        found = paired_difference(_aurocs(results, column, ours), _aurocs(results, column, rival))
         lines.append(
-            f"- {_name(column)}: best of momatch's mixtures is {_row(ours)}, {_mean(results, column, ours)}; best rival is "
-            f"{_row(rival)}, {_mean(results, column, rival)}; difference {_interval(found)}: **{end}**. What `predict` reports "
-            f"by default ({_row(primary)}): {_mean(results, column, primary)}, minus the best rival {_interval(apart)}."
+            f"- {_name(column)}: judge {_spread(results[ours][column])}; best {_row(rival)} "
+            f"{_spread(results[rival][column])}; difference {_interval(found)}"
         )
     return "\n".join(lines)
 
 
-def _rivals(results, column):
-    """Role -> row: the linear layer's own scores, and the best of pytorch-ood's detectors, picked by their mean."""
-
-    def best_on(model):
-        return _best(results, column, lambda row: row[0] == model and row[1] == "pytorch-ood")
-
-    return {
-        "energy": (LINEAR, "linear layer", "energy"),
-        "max softmax": (LINEAR, "linear layer", "max softmax"),
-        "best of pytorch-ood on the linear model": best_on(LINEAR),
-        "best of pytorch-ood on the same AAGMM": best_on(OURS[0]),
-    }
-
-
-def _is_rival(row):
-    return row[1] != "momatch"
+def differences(results, ours):
+    """Markdown: AUROC of the judge minus that of each named rival, seed by seed, with 95 % intervals."""
+    columns = _columns(results)
+    lines = [f"| rival | {' | '.join(_name(column) for column in columns)} |", "|" + "---|" * (len(columns) + 1)]
+    for row in results:
+        if row[1] == "pytorch-ood" and row[2].startswith(NAMED):
+            cells = [
+                _interval(paired_difference(_aurocs(results, column, ours), _aurocs(results, column, row)))
+                if column in results[row]
+                else ""
+                for column in columns
+            ]
+            lines.append(f"| {_row(row)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def _best(results, column, is_meant):
-    rows = [row for row in results if is_meant(row) and column in results[row]]
-    return max(rows, key=lambda row: summary(list(_aurocs(results, column, row).values())).mean)
+def _best(results, column):
+    rows = [row for row in results if row[1] == "pytorch-ood" and column in results[row]]
+    return max(rows, key=lambda row: _mean(results[row][column]))
+
+
+def _mean_over_columns(results, row, of_row):
+    # Detectors that do not have all columns come last.
+    return sum(map(_mean, of_row.values())) / len(of_row) - (set(of_row) != set(_columns(results)))
 
 
 def _columns(results):
-    return list(dict.fromkeys(column for row in results.values() for column in row))
+    return list(dict.fromkeys(column for of_row in results.values() for column in of_row))
 
 
 def _aurocs(results, column, row):
     return {seed: pair[0] for seed, pair in results[row][column].items()}
 
 
-def _difference(results, column, row, other):
-    return paired_difference(_aurocs(results, column, row), _aurocs(results, column, other))
+def _mean(of_column, place=0):
+    return sum(pair[place] for pair in of_column.values()) / len(of_column)
 
 
-def _mean(results, column, row):
-    return _spread(list(_aurocs(results, column, row).values()))
-
-
-def _spread(values):
-    found = summary(values)
+def _spread(of_column, place=0):
+    found = summary([pair[place] for pair in of_column.values()])
     if found is None:
         return ""
     return f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
@@ -120,10 +106,8 @@ def _interval(found):
 
 
 def _name(column):
-    origin, kind = column
-    return f"{origin} ({kind})"
+    return ", ".join(column)
 
 
 def _row(row):
-    model, by, detector = row
-    return f"pytorch-ood's {detector} on {model}" if by == "pytorch-ood" else f"{detector} of {model}"
+    return f"{row[2]} on {row[0]}"

@@ -11,10 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-#: How much wider inliers of the pool are spread than the labelled samples, which the network was trained on.
-_WIDER = 1.25
 #: Fewest deviations between the components: outliers that are nearer cannot be told apart.
-_APART = 2.5
+_APART = 2.0
 #: Fewer samples than this say nothing about a component.
 _FEWEST = 5
 _STEPS = 200
@@ -40,7 +38,7 @@ def inlier_probability(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) 
     finite = pool[pool.isfinite()]
     if len(labeled) >= _FEWEST and len(finite) >= _FEWEST and float(labeled.std()) > 0:
         center, n = float(labeled.mean()), len(labeled)
-        width = _WIDER * float(labeled.std()) * math.sqrt(1.0 + 1.0 / n)
+        width = float(labeled.std()) * math.sqrt(1.0 + 1.0 / n)
         probability[pool.isfinite()] = _fit((finite - center) / width)
     return probability
 

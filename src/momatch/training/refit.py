@@ -91,9 +91,12 @@ def weigh_pool(training: Training) -> None:
     data, average = training.data, training.step.average.classifier
     names = training.input.stage_names(average)
     labeled = run_classifier(average, data.labeled, stage_names=names)
-    outputs = labeled.append(run_classifier(average, data.unlabeled, stage_names=names))
-    found = judge_pool(outputs, torch.cat([data.labels, torch.full((len(data.unlabeled),), UNLABELED)]))
-    weights.copy_(found[len(labeled) :])
+    # Labelled images in the pool are inliers, and the judge has seen them.
+    rest = (~data.is_shown).nonzero().flatten()
+    if len(rest):
+        outputs = labeled.append(run_classifier(average, data.unlabeled.select(rest), stage_names=names))
+        found = judge_pool(outputs, torch.cat([data.labels, torch.full((len(rest),), UNLABELED)]))
+        weights[rest.to(weights.device)] = found[len(labeled) :].to(weights)
 
 
 def _outputs(training: Training, stage_names: Sequence[str] | None = None) -> tuple[Outputs, Tensor]:
