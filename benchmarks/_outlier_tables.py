@@ -28,7 +28,7 @@ def table(results):
 
 
 def verdict(results, ours):
-    """Ours against the rivals that were named, on the mean of the columns, and against the best in hindsight, column by column."""
+    """Ours against the rivals that were named, on the mean of the columns, and against the best in hindsight in each column."""
     columns = _columns(results)
     own = sum(_mean(results[ours][column]) for column in columns) / len(columns)
     lines = [f"The judge's mean AUROC over the {len(columns)} columns is **{own:.3f}**.", ""]
@@ -37,11 +37,14 @@ def verdict(results, ours):
     for row in named:
         shared = [column for column in columns if column in results[row]]
         apart = sum(_mean(results[ours][column]) - _mean(results[row][column]) for column in shared) / len(shared)
-        ahead.append((apart, f"{_row(row)} {apart:+.3f}" + ("" if len(shared) == len(columns) else f" (in {len(shared)})")))
+        ahead.append(
+            (apart, f"{_row(row)} {apart:+.3f}" + ("" if len(shared) == len(columns) else f" (in {len(shared)})"))
+        )
     below = [text for apart, text in sorted(ahead) if apart <= 0]
     lines.append(
         f"Named beforehand, {len(named)} rows: the judge is ahead of {len(named) - len(below)} on the mean of their columns. "
-        f"Closest: {'; '.join(text for _, text in sorted(ahead)[:5])}." + (f" Behind: {'; '.join(below)}." if below else "")
+        f"Closest: {'; '.join(text for _, text in sorted(ahead)[:5])}."
+        + (f" Behind: {'; '.join(below)}." if below else "")
     )
     lines += ["", "Against the best in hindsight of all rivals in each column:", ""]
     for column in columns:

@@ -16,9 +16,10 @@ import torch
 
 from _digit_runs import MODELS, OUT, fashion_images, parts_of, trained
 from _record import write_result
-from momatch.evaluation.evaluate import run_classifier
-from momatch.models.scorer import Scorer
+from momatch.evaluation.evaluate import outlier_scores, run_classifier
+from momatch.evaluation.judging import judge_scores
 from momatch.outliers import benjamini_hochberg
+from momatch.outliers.conformal import conformal_p_value
 
 ALPHAS = (0.05, 0.10)
 FDRS = (0.05, 0.10, 0.20)
@@ -32,34 +33,33 @@ SOURCES = {"test images": 299, "test images and those of the pool that were kept
 TOLERANCE = 3.0
 
 
-def judges(run):
-    """Name -> `Scorer` by which outliers are judged."""
+def scored(run, rows):
+    """Name -> outlier scores of images, by what may judge them."""
+    outputs = run_classifier(run.classifier, rows, stage_names=run.model.stage_names)
+    kind = "AAGMM" if run.refitted_head is not None else "linear"
+    found = {f"{kind}, judge (what predict reports)": judge_scores(run.model.judge, outputs)["judge"]}
     if run.refitted_head is None:
-        return {"linear, energy": Scorer(run.classifier.head)}
-    head, refitted = run.classifier.head, run.refitted_head
-    return {
-        "AAGMM refitted, nearest (what predict reports)": Scorer(head, refitted),
-        "AAGMM as trained, nearest": Scorer(head),
-    }
+        return found | {"linear, energy": outlier_scores(run.classifier.head, outputs)["density"]}
+    return found | {"AAGMM refitted, nearest": outlier_scores(run.refitted_head, outputs)["nearest"]}
 
 
-def false_alarms(scorer, unseen, size, generator):
-    """Share of evaluated inliers with p <= alpha, for each alpha, in one random split."""
+def false_alarms(unseen, size, generator):
+    """Share of evaluated inliers with p <= alpha, for each alpha, in one random split of their scores."""
     order = torch.randperm(len(unseen), generator=generator)
-    p = scorer.calibrate(unseen[order[:size]])(unseen[order[size:]]).p_value
+    p = conformal_p_value(unseen[order[:size]].sort().values, unseen[order[size:]])
     return {alpha: float((p <= alpha).double().mean()) for alpha in ALPHAS}
 
 
-def discoveries(scorer, unseen, strangers, size, generator):
+def discoveries(unseen, strangers, size, generator):
     """(outlier share, fdr) -> share of inliers among what was named (0 if nothing was), and of the outliers named."""
     order = torch.randperm(len(unseen), generator=generator)
-    scorer.calibrate(unseen[order[:size]])
-    inliers = scorer(unseen[order[size:]]).p_value
+    calibration = unseen[order[:size]].sort().values
+    inliers = conformal_p_value(calibration, unseen[order[size:]])
     found = {}
     for share in SHARES:
         count = round(len(inliers) * share / (1 - share))
         outliers = strangers[torch.randperm(len(strangers), generator=generator)[:count]]
-        p = torch.cat([inliers, scorer(outliers).p_value])
+        p = torch.cat([inliers, conformal_p_value(calibration, outliers)])
         for fdr in FDRS:
             named = benjamini_hochberg(p, fdr)
             wrong, right = int(named[: len(inliers)].sum()), int(named[len(inliers) :].sum())
@@ -92,11 +92,12 @@ def row(by_seed, *, what, judge, images, level, bound, **more):
     }
 
 
-def unseen_images(run, with_pool):
-    """Embeddings of the test images, and of what was kept out of the pool."""
+def unseen_scores(run, with_pool):
+    """Name -> scores of the test images, and of what was kept out of the pool."""
     parts, _, calibration = parts_of(run)
-    images = [parts.test.images, calibration.images][: 1 + with_pool]
-    return torch.cat([run_classifier(run.classifier, rows).z for rows in images])
+    rows = [parts.test.rows, calibration.rows][: 1 + with_pool]
+    given = [scored(run, some) for some in rows]
+    return {name: torch.cat([of[name] for of in given]) for name in given[0]}
 
 
 def power(found_rows):
@@ -111,15 +112,15 @@ def measure(runs, with_pool, size, splits, data_dir):
     """Judge -> the figures of each run's splits: false alarms, and false discoveries with the pool's images."""
     alarms, found = {}, {}
     for seed, run in runs:
-        unseen = unseen_images(run, with_pool)
-        strangers = run_classifier(run.classifier, fashion_images(run, data_dir)).z if with_pool else None
-        for name, scorer in judges(run).items():
+        unseen = unseen_scores(run, with_pool)
+        strangers = scored(run, fashion_images(run, data_dir)) if with_pool else None
+        for name, scores in unseen.items():
             generator = torch.Generator().manual_seed(seed)
-            alarms.setdefault(name, []).append([false_alarms(scorer, unseen, size, generator) for _ in range(splits)])
+            alarms.setdefault(name, []).append([false_alarms(scores, size, generator) for _ in range(splits)])
             if strangers is not None:
-                drawn = [discoveries(scorer, unseen, strangers, size, generator) for _ in range(splits)]
+                drawn = [discoveries(scores, strangers[name], size, generator) for _ in range(splits)]
                 found.setdefault(name, []).append(drawn)
-        print(f"seed {seed}: {len(unseen)} unseen images, {size} of them for calibration", flush=True)
+        print(f"seed {seed}: {len(scores)} unseen images, {size} of them for calibration", flush=True)
     return alarms, found
 
 
@@ -133,14 +134,13 @@ def as_used(runs):
         rates = {}
         for _, run in runs:
             parts, data, _ = parts_of(run)
-            scorer = run.model.scorer
+            calibration = run.model.calibration.scores
+            (name, test), *_ = scored(run, parts.test.rows).items()
             if calibrated:
-                (_, scorer), *_ = judges(run).items()
-                scorer = scorer.calibrate(run_classifier(run.classifier, data.unlabeled).z)
-            p = scorer(run_classifier(run.classifier, parts.test.images).z).p_value
-            name = "linear, energy" if run.refitted_head is None else "AAGMM refitted, nearest (what predict reports)"
+                calibration = scored(run, data.unlabeled)[name].sort().values
+            p = conformal_p_value(calibration, test)
             for alpha in ALPHAS:
-                m, n = len(scorer.calibration_scores), len(p)
+                m, n = len(calibration), len(p)
                 spread = (alpha * (1 - alpha) * (1 / m + 1 / n)) ** 0.5
                 rates.setdefault((name, alpha), []).append((float((p <= alpha).double().mean()), spread))
         for (name, alpha), values in rates.items():
@@ -162,7 +162,7 @@ def as_used(runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[5, 6, 7, 8, 9])
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--data-dir")
     parser.add_argument("--notes", default="")

@@ -19,7 +19,7 @@ from _outlier_tables import differences, table, verdict
 from _pytorch_ood import VERSION, on_activations, on_features, on_features_and_head, on_logits, scores
 from _record import HERE, write_result
 from momatch import Linear, TrainConfig, fit
-from momatch.data.rows import FeatureRows, PixelRows
+from momatch.data.rows import FeatureRows
 from momatch.embedding import EmbedOptions, embed
 from momatch.evaluation.evaluate import confident_samples, outlier_scores, run_classifier
 from momatch.evaluation.judging import judge_scores
@@ -194,7 +194,9 @@ def main():
         "activations need features of at least 0, so they are on the linear model where its features are. "
         f"Test accuracy: {right}. {arguments.notes}"
     )
-    details = {" | ".join(row): {" | ".join(column): of for column, of in of_row.items()} for row, of_row in results.items()}
+    details = {
+        " | ".join(row): {" | ".join(column): of for column, of in of_row.items()} for row, of_row in results.items()
+    }
     write_result("outliers", table(results), notes, details=details, differences="\n\n" + differences(results, OURS))
 
 

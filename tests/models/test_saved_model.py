@@ -68,7 +68,7 @@ def test_a_folder_holds_all_there_is(model, tmp_path):
     assert loaded.spec == model.spec
     assert loaded.settings == model.settings
     assert loaded.result == FIGURES | {"compactness": None}
-    assert (loaded.calibration.score, loaded.calibration.source) == ("nearest", "30 test images")
+    assert (loaded.calibration.score, loaded.calibration.source) == ("judge", "30 test images")
     content = json.loads((folder / "model.json").read_text("utf-8"))
     assert content["versions"]["torch"] == torch.__version__
     loaded.save_pretrained(tmp_path / "again")
@@ -108,12 +108,12 @@ def rewrite(folder, change):
 
 
 def test_a_folder_of_the_first_release_loads(tmp_path):
-    """Without calibration, settings, figures, versions and card, and with facts that had fewer entries."""
-    model = small_model(calibrated=0)
+    """Without judge, calibration, settings, figures, versions and card, and with facts that had fewer entries."""
+    model = small_model(judged=False, calibrated=0)
     model.save_pretrained(tmp_path)
 
     def older(content):
-        for key in ("calibration", "settings", "figures", "versions"):
+        for key in ("judge", "calibration", "settings", "figures", "versions"):
             del content[key]
         del content["facts"]["backbone_variant"]
         content["facts"]["created_by"] = "momatch 0.0.1"
@@ -121,11 +121,51 @@ def test_a_folder_of_the_first_release_loads(tmp_path):
     rewrite(tmp_path, older)
     (tmp_path / "README.md").unlink()
     loaded = SavedModel.from_pretrained(tmp_path)
-    assert (loaded.calibration, loaded.settings, loaded.result) == (None, None, None)
+    assert (loaded.judge, loaded.calibration, loaded.settings, loaded.result) == (None,) * 4
     assert_same_predictions(model, loaded)
     card = model_card(loaded, {})
     assert card.count("Not recorded.") == 2
     assert "Trained with momatch 0.0.1" in card
+
+
+def test_a_folder_without_a_judge_is_scored_by_its_head(tmp_path):
+    """As the release before the judge wrote them, with p-values of the head."""
+    model = small_model(judged=False)
+    model.save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda content: content.pop("judge"))
+    loaded = SavedModel.from_pretrained(tmp_path)
+    assert (loaded.judge, loaded.stage_names, loaded.scorer.score_name) == (None, None, "nearest")
+    assert_same_predictions(model, loaded)
+    scores = loaded.predict(random_images(model.spec, 5))
+    assert torch.equal(scores.outlier_score, scores.distance)
+    assert scores.p_value.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda judge: "stages", "judge: got 'stages', expected stage_names and num_features"),
+        (lambda judge: [judge], "expected stage_names and num_features"),
+        (lambda judge: {}, "expected stage_names and num_features"),
+        (lambda judge: judge | {"stage_names": "layers.0"}, "expected stage_names and num_features"),
+        (
+            lambda judge: judge | {"stage_names": ["layers.99"]},
+            "stage_names: got 'layers.99', expected names of modules",
+        ),
+        (lambda judge: judge | {"stage_names": [None]}, "stage_names: got 'None'"),
+        (lambda judge: judge | {"num_features": 0}, "expected stage_names and num_features"),
+        (lambda judge: judge | {"num_features": 10**9}, "expected stage_names and num_features"),
+        (lambda judge: judge | {"num_features": "12"}, "expected stage_names and num_features"),
+        (lambda judge: judge | {"num_features": True}, "expected"),
+        (lambda judge: judge | {"num_features": judge["num_features"] + 1}, "do not match the network"),
+        (lambda judge: None, "calibration: got the score 'judge' of a model without a judge"),
+    ],
+)
+def test_a_damaged_judge_is_refused(model, tmp_path, change, message):
+    model.save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda content: content.update(judge=change(content["judge"])))
+    with pytest.raises(ValueError, match=message):
+        SavedModel.from_pretrained(tmp_path)
 
 
 def test_a_folder_of_a_later_release_is_refused(model, tmp_path):
@@ -207,7 +247,7 @@ def test_the_card(model, tmp_path):
         "| classes | cat, dog, Käfer |",
         "| images | 9 x 8 pixels, gray, uint8 |",
         "| unlabelled images | 3,400 |",
-        "| outlier p-values | calibrated on 30 scores (nearest) of 30 test images |",
+        "| outlier p-values | calibrated on 30 scores (judge) of 30 test images |",
         "| `lr` | 0.25 |",
         "| test accuracy | 81.25% | the averaged (EMA) model at the last step |",
         "| best test accuracy | 87.50% | an oracle |",
@@ -219,16 +259,21 @@ def test_the_card(model, tmp_path):
     assert "`outlier_score`" not in body
     assert "12 labels, 4 per class" in body
     assert "The smallest possible p-value is 0.032" in body
+    assert "outlier scores come from a judge of the network's stages" in body
+    assert "mixture" not in body
     assert "| calibration error" not in body
     assert "| compactness" not in body
 
 
 def test_the_card_of_other_models():
-    linear = model_card(small_model(head="linear", calibrated=0), {})
+    linear = model_card(small_model(head="linear", judged=False, calibrated=0), {})
     assert "The head has no centers" in linear
     assert "There are no outlier p-values" in linear
     assert "p_value <= 0.05" not in linear
-    plain = small_model(refitted=False)
+    # With a judge it has distances.
+    assert "The head has no centers" not in model_card(small_model(head="linear"), {})
+    assert "from a mixture refitted to the embeddings" in model_card(small_model(judged=False), {})
+    plain = small_model(refitted=False, judged=False)
     assert "no mixture was refitted" in model_card(plain, {})
     pool = replace(plain, calibration=replace(plain.calibration, source="30 images of the pool, kept out of training"))
     assert "come from the unlabelled pool" in model_card(pool, {})
@@ -236,6 +281,21 @@ def test_the_card_of_other_models():
     assert "48, 49 and 10 more (see model.json)" in model_card(many, {})
     odd = small_model(class_names=("a|b\nc", "\udc80"), calibrated=0)
     assert "| classes | a\\|b c, \udc80 |" in model_card(odd, {})
+
+
+@pytest.mark.parametrize("head", ["aagmm", "linear"])
+@pytest.mark.parametrize("calibrated", [0, 30])
+def test_the_card_says_what_the_judge_was_fitted_to(head, calibrated):
+    model = small_model(head=head, calibrated=calibrated)
+    row = (
+        "| outlier scores | by a judge of the network's stages, fitted to 60 images (covariance shrunk by "
+        f"{float(model.judge.shrinkage):.2g}) |"
+    )
+    assert row in model_card(model, {}).splitlines()
+    # p-values that were calibrated on a score of the head are not the judge's.
+    of_head = small_model(head=head, judged=False)
+    for other in (of_head, replace(of_head, judge=model.judge)):
+        assert "judge" not in model_card(other, {})
 
 
 def test_the_code_of_the_card_runs(model, tmp_path, monkeypatch, capsys):

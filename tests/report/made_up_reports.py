@@ -1,5 +1,6 @@
 """Made-up reports: a page needs no run."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,18 @@ import torch
 from momatch.config import TrainConfig
 from momatch.evaluation.evaluate import Evaluation
 from momatch.evaluation.metrics import Calibration
-from momatch.report.run_report import ClusterMoments, Densities, MapPoints, Missing, MomentRow, Picture, RunReport
+from momatch.report.run_report import (
+    ClusterMoments,
+    Densities,
+    MapPoints,
+    Missing,
+    MomentRow,
+    OutlierList,
+    Picture,
+    RunReport,
+)
+from momatch.report.tables import MAX_LISTED
+from momatch.training.pool_outliers import ListedOutlier
 
 RESULT = {
     "test_accuracy": 0.9134,
@@ -111,6 +123,36 @@ def make_densities():
     strangers = {"held-out classes": apart, "other": {name: {**each, "auroc": 0.41} for name, each in apart.items()}}
     far = {name: values - 7 for name, values in by_origin.items()}
     return Densities({"as trained": far, "refitted": by_origin}, {"as trained": strangers, "refitted": strangers})
+
+
+def make_outlier_list(n=30, *, images=True, files=True):
+    """The first is at an infinite distance; every third is no outlier, and of the last it is not known."""
+    listed = tuple(
+        ListedOutlier(
+            path=f"pool/<{i}>.png" if files else "",
+            row=7 * i,
+            label="dog",
+            confidence=math.nan if i == 0 else 0.75,
+            outlier_score=math.inf if i == 0 else 20.0 - 0.25 * i,
+            p_inlier=0.01 * i,
+            is_outlier=None if i == n - 1 else i % 3 > 0,
+        )
+        for i in range(n)
+    )
+    shown = tuple(torch.full((1, 8, 8), 5 * i, dtype=torch.uint8) for i in range(min(n, MAX_LISTED)))
+    return OutlierList(Path("runs") / "made-up" / "outliers.csv", listed, shown if images else ())
+
+
+def make_judged(**changed):
+    """RunReport about a run with a judge and a list of outliers."""
+    found = make_densities()
+    near = {name: values - 100 for name, values in found.log_density["refitted"].items()}
+    apart = {score: {"auroc": 0.97, "fpr95": 0.1} for score in ("judge", "nearest", "density")}
+    strangers = {"held-out classes": apart, "other": apart}
+    densities = Densities({"judge": near, **found.log_density}, {"judge": strangers, **found.separation})
+    counts = {"likely_outliers": 30, "judged_images": 400, "unlabeled_images": 400, "estimated_outlier_share": 0.0777}
+    parts = {"has_judge": True, "densities": densities, "outlier_list": make_outlier_list(), "result": RESULT | counts}
+    return make_report(**(parts | changed))
 
 
 def make_pictures(names, n=6, size=(3, 16, 16)):

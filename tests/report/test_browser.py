@@ -10,7 +10,7 @@ from PIL import Image, ImageStat
 
 from momatch.report import write_page
 from tests.report import browser
-from tests.report.made_up_reports import make_evaluation, make_metrics, make_points, make_report, nothing
+from tests.report.made_up_reports import make_evaluation, make_judged, make_metrics, make_points, make_report, nothing
 
 #: Milliseconds; a machine may be busy with other things.
 PATIENCE = 180_000
@@ -204,6 +204,21 @@ def test_densities_as_trained_and_refitted(page):
     refitted = page.evaluate(start)
     page.locator("#outliers .choice").get_by_text("as trained", exact=True).click()
     assert page.evaluate(start) < refitted
+
+
+def test_the_judge_is_shown_first(visit):
+    page = visit(replace(make_judged(), points=grid().points))
+    start = "() => document.querySelector('[data-chart=densities]').data[0].x[0]"
+    judge = page.evaluate(start)
+    assert judge < -90
+    choice = page.locator("#outliers .choice")
+    assert choice.locator("span").all_inner_texts() == ["judge", "head as trained", "head refitted"]
+    choice.get_by_text("head refitted", exact=True).click()
+    assert page.evaluate(start) > judge
+    hover(page, 3)
+    assert "from the nearest class, by the judge" in page.locator(".card").inner_text()
+    assert page.locator("#outlying .listed tbody tr").count() == 20
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
 
 
 def test_charts_follow_a_change_to_dark(page):

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from momatch.data.dataset import Split
 from momatch.data.load import load_dataset
 from momatch.inference.evaluate import evaluate_run
 from momatch.report import predictions, report_run
 from momatch.report.collect import collect
+from momatch.report.page import build_page
 from momatch.report.predictions import MAX_POOL, pool_sample
 from momatch.report.run_report import Densities, MapPoints, Missing, RunReport
 from momatch.training.run import Run
@@ -49,7 +51,7 @@ def test_the_metrics_are_those_of_evaluate(found, trained_run, tmp_path):
     metrics = evaluate_run(Run.load(trained_run), outliers=[other])
     assert report.evaluation.to_dict().items() <= metrics.items()
     expected = metrics["outliers"][other]
-    for ours, theirs in (("as trained", "as_trained"), ("refitted", "refitted")):
+    for ours, theirs in (("judge", "judge"), ("as trained", "as_trained"), ("refitted", "refitted")):
         assert report.densities.separation[ours] == {other: expected[theirs]}
         assert {name: len(values) for name, values in report.densities.log_density[ours].items()} == {
             "test images": 80,
@@ -73,8 +75,10 @@ def test_points_are_the_images_with_what_the_model_says(found, trained_run):
     torch.testing.assert_close(points.labels, test.labels[rows])
     torch.testing.assert_close(points.predicted, log_joint.argmax(1))
     torch.testing.assert_close(points.confidence, log_joint.softmax(1).amax(1).double(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(points.distance, run.refitted_head.mahalanobis(z).amin(1), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(points.log_density, run.refitted_head(z).logsumexp(1), rtol=1e-4, atol=1e-4)
+    scores = run.predict(test.images[rows])
+    torch.testing.assert_close(points.distance, scores.distance, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(points.log_density, scores.log_density, rtol=1e-4, atol=1e-3)
+    assert found.has_judge
     assert points.centers["PCA"].shape == points.centers["t-SNE"].shape == (4, 2)
     assert 0 < points.explained <= 1
 
@@ -83,7 +87,8 @@ def test_flagged_are_five_per_cent_of_the_test_images(trained_run):
     points = collect(trained_run, most_points=80).points
     assert len(points.flagged) == 80
     assert int(points.flagged.sum()) == 4
-    assert points.distance[points.flagged].min() > points.distance[~points.flagged].max()
+    score = Run.load(trained_run).predict(points.images).outlier_score
+    assert score[points.flagged].min() > score[~points.flagged].max()
 
 
 def test_mistakes_are_wrong_and_the_most_confident_come_first(found):
@@ -150,7 +155,9 @@ def test_held_out_classes_are_outliers_of_their_own(tmp_path):
 
 
 def test_a_linear_head_has_no_centers(tmp_path):
-    report = collect(train(tmp_path, head="linear", embedding_dim=0, steps=10), most_points=20)
+    report = collect(train(tmp_path, head="linear", judge="head", embedding_dim=0, steps=10), most_points=20)
+    assert not report.has_judge
+    assert report.outlier_list is None
     assert report.problems == ()
     assert report.clusters.reason.startswith("A linear head has no centers")
     assert report.points.centers["t-SNE"].shape == report.points.centers["PCA"].shape == (0, 2)
@@ -169,8 +176,52 @@ def test_few_dimensions(tmp_path, settings):
     assert report.points.explained == pytest.approx(1)
     assert all(places.isfinite().all() and places.shape == (40, 2) for places in report.points.maps.values())
     assert len(report.clusters[0].moments) == {1: 4, 2: 8}[settings["embedding_dim"]]
-    states = {"as trained", "refitted"} if settings.get("refit", True) else {"as trained"}
-    assert report.densities.log_density.keys() == states
+    states = ["judge", "as trained", "refitted"] if settings.get("refit", True) else ["judge", "as trained"]
+    assert list(report.densities.log_density) == states
+    assert list(report.densities.separation) == states
+
+
+def test_without_a_judge_the_refitted_head_scores_outliers(tmp_path):
+    path = train(tmp_path, judge="head", steps=10)
+    report, run = collect(path, most_points=80), Run.load(path)
+    assert not report.has_judge
+    assert list(report.densities.log_density) == ["as trained", "refitted"]
+    z = run.classifier.embed(report.points.images)
+    torch.testing.assert_close(report.points.distance, run.refitted_head.mahalanobis(z).amin(1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(report.points.log_density, run.refitted_head(z).logsumexp(1), rtol=1e-4, atol=1e-4)
+
+
+def test_the_list_of_outliers_comes_with_pictures(tmp_path):
+    dataset = load_dataset(str(write_dataset(tmp_path / "corners.npz")), progress=False)
+    dataset.train.images[50:53], dataset.train.labels[50:53] = 255, -1
+    names = tuple(f"{row}.png" for row in range(len(dataset.train)))
+    junk = replace(dataset, train=Split(dataset.train.images, dataset.train.labels, names))
+    path = train(tmp_path, dataset=junk, steps=10, labels_per_class=25)
+    report = collect(path, dataset=junk, most_points=20)
+    assert report.problems == ()
+    found = report.outlier_list
+    assert found.path == path / "outliers.csv"
+    assert {one.path for one in found.listed[:3]} == {"50.png", "51.png", "52.png"}
+    assert len(found.images) == min(len(found.listed), 20)
+    for one, image in zip(found.listed, found.images, strict=False):
+        assert torch.equal(image, junk.train.images[one.row])
+    page = build_page([report])
+    assert f"<code>{path / 'outliers.csv'}</code>" in page
+    assert "number 1 of the list" in page
+    # Without the dataset there is the list alone.
+    alone = collect(path)
+    assert alone.outlier_list == replace(found, images=())
+    # A list that does not fit the dataset is not hidden.
+    lines = (path / "outliers.csv").read_text().splitlines()
+    (path / "outliers.csv").write_text("\n".join([lines[0], "x.png,99999,left,0.5,1.0,0.1"]) + "\n")
+    other = collect(path, dataset=junk, most_points=20)
+    assert other.problems[0].startswith("The list of outliers is of other images: ")
+    assert (len(other.outlier_list.listed), other.outlier_list.images) == (1, ())
+    (path / "outliers.csv").write_text("nonsense\nmore\n")
+    damaged = collect(path, dataset=junk, most_points=20)
+    assert damaged.outlier_list is None
+    assert damaged.problems[0].startswith("The list of outliers cannot be read: ")
+    assert isinstance(damaged.outlying, tuple)
 
 
 def test_a_run_without_test_images_still_shows_its_pool(tmp_path):

@@ -137,7 +137,7 @@ def test_a_damaged_model_is_replaced_by_the_last_checkpoint(run_copy, name, dama
     assert missing_parts(report) == []
     assert report.evaluation.accuracy == report.result["test_accuracy"]
     assert report.evaluation.ece == report.result["ece"]
-    assert report.densities.log_density.keys() == {"as trained", "refitted"}
+    assert report.densities.log_density.keys() == {"judge", "as trained", "refitted"}
     shutil.rmtree(run_copy / "checkpoints")
     report = collect(run_copy)
     assert report.problems[0].startswith("The model cannot be used: ")
@@ -277,14 +277,14 @@ def test_a_half_finished_run_is_shown_by_its_newest_checkpoint(half):
     # The model is the one that was evaluated while it trained.
     recorded = {line["step"]: line.get("test_accuracy") for line in report.metrics}
     assert report.evaluation.accuracy == recorded[20]
-    assert report.densities.log_density.keys() == {"as trained", "refitted"}
+    assert report.densities.log_density.keys() == {"judge", "as trained", "refitted"}
 
 
 def test_a_half_finished_run_without_refit(tmp_path):
     run = train(tmp_path, refit=False, steps=20)
     for name in ("result.json", "model.json", "model.safetensors"):
         (run / name).unlink()
-    assert collect(run, most_points=5).densities.log_density.keys() == {"as trained"}
+    assert collect(run, most_points=5).densities.log_density.keys() == {"judge", "as trained"}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -11,7 +11,16 @@ import torch
 from momatch.config import TrainConfig
 from momatch.report import write_page
 from momatch.report.run_report import Missing, Picture
-from tests.report.made_up_reports import RESULT, make_evaluation, make_metrics, make_points, make_report, nothing
+from tests.report.made_up_reports import (
+    RESULT,
+    make_evaluation,
+    make_judged,
+    make_metrics,
+    make_outlier_list,
+    make_points,
+    make_report,
+    nothing,
+)
 
 VOID = {"meta", "input"}
 SILENT = {"style", "script"}
@@ -213,6 +222,73 @@ def test_several_runs_side_by_side(page_of):
     loss = next(chart for chart in page.data["curves"] if chart["title"] == "Loss on pseudo-labels")
     assert [line["run"] for line in loss["lines"]] == [0, 1]
     assert page.charts().count("map") == 2
+
+
+def test_without_a_judge_the_head_scores_outliers(page_of):
+    page = page_of(make_report())
+    assert "judge" not in page.text.replace("judge stages", "")  # a setting
+    assert "come from the refitted mixture if there is one; the centers shown are the learned ones." in page.text
+    assert "of each image under the model; outliers should" in page.text
+    assert "The score is the distance to the nearest center in standard deviations" in page.text
+    assert "(AUROC of the distance to the nearest center of the refitted mixture; 50 % is chance)" in page.text
+    assert "outliers.csv" not in page.text
+    assert not page.data["runs"][0]["judged"]
+
+
+def test_a_judge_scores_outliers(page_of):
+    page = page_of(make_judged())
+    assert "come from the judge, a Gaussian model of what the network saw at several depths. The centers" in page.text
+    assert "of each image under the judge or the head; outliers should" in page.text
+    assert "The judge's score adds how far an image is from the nearest class" in page.text
+    assert "97.0 % of pairs for held-out classes , 97.0 % of pairs for other (AUROC of the judge's score" in page.text
+    assert "refitted mixture" not in page.text
+    assert "An estimated 7.8 % of the unlabelled pool are outliers." in page.text
+    assert "Outliers in the pool, estimated 7.8 %" in page.text
+    assert "held-out classes judge other judge held-out classes head as trained" in page.text
+    run = page.data["runs"][0]
+    assert run["judged"]
+    assert list(run["densities"]) == ["judge", "as trained", "refitted"]
+
+
+def test_runs_with_and_without_a_judge_side_by_side(page_of):
+    page = page_of(make_judged(name="first"), make_report(name="second"))
+    assert "at several depths; without a judge, from the refitted mixture if there is one." in page.text
+    assert "Without a judge, the score is the distance to the nearest center" in page.text
+    assert "AUROC, other, the judge's score, or distance (energy for a linear head) 0.970 0.410" in page.text
+    both = page_of(make_judged(name="first"), make_judged(name="second"))
+    assert "AUROC, other, the judge's score 0.970 0.970" in both.text
+    assert "ithout a judge" not in both.text
+
+
+def test_the_list_of_outliers(page_of):
+    page = page_of(make_judged())
+    assert "30 images look unlike the labelled ones: P(inlier) is below 0.5. They are listed in" in page.text
+    assert "runs/made-up/outliers.csv , most outlying first. The first 20:" in page.text
+    assert "Rank Image File or row Predicted Score P(inlier) Outlier 1 pool/<0>.png dog inf < 0.001 no" in page.text
+    assert "2 pool/<1>.png dog 75.0 % 19.8 0.010 yes" in page.text
+    assert "20 pool/<19>.png" in page.text
+    assert "21 pool/<20>.png" not in page.text
+    labels = [attributes.get("aria-label") for _, attributes in page.tags]
+    assert "number 20 of the list" in labels
+
+
+def test_lists_of_outliers_of_every_kind(page_of):
+    few = make_judged(outlier_list=make_outlier_list(1, images=False, files=False))
+    one = page_of(replace(few, result=few.result | {"likely_outliers": 1, "unlabeled_images": 4000}))
+    assert (
+        "1 image of 400 drawn from the pool looks unlike the labelled ones: P(inlier) is below 0.5. It is" in one.text
+    )
+    assert "Rank File or row Predicted Score P(inlier) 1 row 0 dog inf < 0.001" in one.text
+    none = page_of(make_judged(outlier_list=make_outlier_list(0)))
+    assert "No unlabelled image looks unlike the labelled ones" in none.text
+    # The list does not need the model, nor the result.
+    gone = page_of(make_judged(outlying=Missing("There is no model."), result=None))
+    assert "There is no model. 30 images look unlike the labelled ones" in gone.text
+    truth = {"true_outlier_share": 0.2, "outlier_precision": 0.875, "outlier_recall": None}
+    known = page_of(make_judged(result=RESULT | {"estimated_outlier_share": 0.19} | truth))
+    assert "An estimated 19.0 % of the unlabelled pool are outliers (the truth is 20.0 %)." in known.text
+    assert "Outlier precision 87.5 %" in known.text
+    assert "Outlier recall" not in known.text
 
 
 def test_the_same_findings_give_the_same_bytes(tmp_path):

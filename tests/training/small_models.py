@@ -4,9 +4,11 @@ import torch
 
 from momatch.heads import GaussianMixtureHead
 from momatch.models.model_files import build_classifier
+from momatch.models.outputs import run_classifier
 from momatch.models.saved_model import OutlierCalibration, SavedModel
 from momatch.models.scorer import Scorer
 from momatch.models.spec import ModelSpec
+from momatch.outliers import Judge, find_stages
 
 FACTS = {
     "backbone": "cnn-tiny",
@@ -26,7 +28,7 @@ def random_images(facts: ModelSpec, n: int, *, seed: int = 1) -> torch.Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
-def small_model(*, refitted: bool = True, calibrated: int = 30, **facts: object) -> SavedModel:
+def small_model(*, refitted: bool = True, judged: bool = True, calibrated: int = 30, **facts: object) -> SavedModel:
     """A model of random weights; its clusters lie where its embeddings do."""
     values = FACTS | facts
     if values["in_channels"] == 3:
@@ -39,20 +41,24 @@ def small_model(*, refitted: bool = True, calibrated: int = 30, **facts: object)
         if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
             module.momentum = None
     images = random_images(known, 60, seed=0)
+    labels = torch.arange(len(images)) % len(known.class_names)
     with torch.no_grad():
         classifier.train()(images)
-        z = classifier.eval().embed(images)
-        labels = torch.arange(len(z)) % len(known.class_names)
+        classifier.eval()
+        names = find_stages(classifier.backbone, classifier.preprocess(images[:1])) if judged else None
+        outputs = run_classifier(classifier, images, stage_names=names)
         head = None
         if isinstance(classifier.head, GaussianMixtureHead):
-            classifier.head.centers.copy_(z[: len(classifier.head.centers)])
+            classifier.head.centers.copy_(outputs.z[: len(classifier.head.centers)])
             if refitted:
                 head = type(classifier.head)(classifier.head.embedding_dim, len(known.class_names))
-                head.refit(z, labels)
+                head.refit(outputs.z, labels)
+        judge = None
+        if names is not None:
+            judge = Judge(outputs.stages.shape[1], len(known.class_names), names).fit([(outputs.stages, labels)])
     calibration = None
     if calibrated:
-        scorer = Scorer(classifier.head, head).calibrate(z[:calibrated])
-        calibration = OutlierCalibration(
-            scorer.calibration_scores, scorer.detector.score_name, f"{calibrated} test images"
-        )
-    return SavedModel(classifier, known, head, calibration)
+        some = outputs.select(torch.arange(calibrated))
+        scorer = Scorer(classifier.head, head, judge=judge).calibrate(some.z, some.stages)
+        calibration = OutlierCalibration(scorer.calibration_scores, scorer.score_name, f"{calibrated} test images")
+    return SavedModel(classifier, known, head, judge, calibration)

@@ -14,6 +14,7 @@ from momatch.config.layers import Layer, combine_resumed, merged, preset_layer, 
 from momatch.console.durations import format_duration
 from momatch.console.signals import speaks
 from momatch.storage.run_config import is_run
+from momatch.storage.run_directory import OUTLIERS
 from momatch.training.resolve import FEATURES_PRESET, resolve_layers
 
 
@@ -53,6 +54,8 @@ def main(argv: Sequence[str]) -> int:
     result = run.result or {}
     for line in summary(config, result):
         print(line)
+    if (outliers := outlier_line(config, result)) is not None:
+        print(outliers)
     if report is not None:
         print(f"report: {report}")
     print(f"model:  {config.run_dir}")
@@ -136,6 +139,18 @@ def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def outlier_line(config: TrainConfig, result: Mapping[str, Any]) -> str | None:
+    """How many images of the pool look like outliers, and where they are listed; None if none does."""
+    found, judged = result.get("likely_outliers"), result.get("judged_images")
+    if not found:
+        return None
+    sampled = judged is not None and judged < result.get("unlabeled_images", judged)
+    images = f"of {judged:,} images from the pool" if sampled else f"image{'s' * (found != 1)} of the pool"
+    looks = "look like outliers" if found != 1 else "looks like an outlier"
+    share = _percent(result.get("estimated_outlier_share"))
+    return f"{found:,} {images} {looks}: {Path(str(config.run_dir)) / OUTLIERS} (estimated share: {share})"
+
+
 def _settings(config: TrainConfig) -> Iterator[str]:
     labels = f"{config.labels_per_class} labels per class" if config.labels_per_class else "all labels"
     held_out = f", classes {config.held_out_classes} held out" if config.held_out_classes else ""
@@ -146,7 +161,8 @@ def _settings(config: TrainConfig) -> Iterator[str]:
     constraint = f"constraint: {constraints[config.constraint]}" if config.moment_order else "no constraint"
     yield f"{config.backbone} backbone, {config.head} head on {embedding}, {constraint}"
     pool = f" + {config.unlabeled_batch_size} unlabelled" if config.unlabeled_batch_size else ""
-    outliers = f", outlier threshold: {config.outliers}" if config.outliers != "none" else ""
+    thresholds = {"none": "", "auto": ", pool weighted by P(inlier)"}
+    outliers = thresholds.get(config.outliers, f", outlier threshold: {config.outliers}")
     yield f"{config.policy}{outliers}, {config.steps:,} steps of {config.labeled_batch_size} labelled{pool} images"
 
 

@@ -24,7 +24,12 @@ _BATCH = 1024
 
 
 def fit_judge(
-    outputs: Outputs, labels: Int64[Tensor, " n"], *, cutoff: float, stage_names: Sequence[str] = ()
+    outputs: Outputs,
+    labels: Int64[Tensor, " n"],
+    *,
+    cutoff: float,
+    stage_names: Sequence[str] = (),
+    p_inlier: Float[Tensor, " n"] | None = None,
 ) -> Judge:
     """A judge of the stages that the outputs hold.
 
@@ -33,12 +38,14 @@ def fit_judge(
         labels: true classes, -1 for unlabelled.
         cutoff: lowest posterior of a pseudo-label that is trusted.
         stage_names: of the stages.
+        p_inlier: result of `judge_pool` for the same samples; None to compute it.
 
     Raises:
         ValueError: if the labels do not match the outputs, there are none to trust, or a statistic is not finite.
     """
     positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
-    trusted = judge_pool(outputs, labels)[positions] >= _TRUSTED
+    p_inlier = judge_pool(outputs, labels) if p_inlier is None else p_inlier
+    trusted = p_inlier[positions] >= _TRUSTED
     return _fitted(outputs, positions[trusted], classes[trusted], stage_names)
 
 
@@ -97,6 +104,8 @@ def _fitted(
 
 @torch.no_grad()
 def _distances(judge: Judge, outputs: Outputs) -> Float[Tensor, "n K"]:
+    if len(outputs) == 0:
+        return judge.scale.new_empty(0, judge.num_classes)
     return torch.cat([judge.mahalanobis(batch) for batch in _batches(judge, outputs)])
 
 

@@ -110,7 +110,13 @@ def _data_rows(model: "SavedModel") -> Iterator[tuple[str, str]]:
         )
     if settings.get("held_out_classes"):
         yield "classes held out of training", str(settings["held_out_classes"])
-    calibration = model.calibration
+    judge, calibration = model.scorer.judge, model.calibration
+    if judge is not None:
+        shrinkage = f"covariance shrunk by {float(judge.shrinkage):.2g}"
+        yield (
+            "outlier scores",
+            f"by a judge of the network's stages, fitted to {int(judge.count):,} images ({shrinkage})",
+        )
     yield (
         "outlier p-values",
         "none: no images were held out for calibration"
@@ -182,7 +188,12 @@ def _limits(model: "SavedModel") -> Iterator[str]:
         "centre-cropped, as files are in training; arrays and tensors are stretched."
     )
     yield from _p_value_limits(model)
-    if not model.classifier.head.has_centers:
+    if model.scorer.judge is not None:
+        yield (
+            "- Labels come from the head. Densities, distances and outlier scores come from a judge of the network's stages: "
+            "one Gaussian per class with a shared covariance, fitted to statistics of the layers' outputs."
+        )
+    elif not model.classifier.head.has_centers:
         yield (
             "- The head has no centers, so `distance` is NaN, and `log_density` is the negative energy of the logits, not a "
             "log density."

@@ -1,8 +1,8 @@
 """How much of a pool is outliers, and which: two components in one score, anchored by labelled inliers (docs/method.md).
 
-The first component is a Gaussian fitted to the scores of labelled samples, which are known inliers, and stays as it is. The
-second, a Gaussian that lies higher and is at least as wide, and its share are found by EM over the pool. So nothing is assumed
-about the number of outliers, and most of the pool may be.
+The first component is a Gaussian and stays as it is: its mean is that of labelled samples, which are known inliers, and its
+width comes from the lowest scores of the pool, among which there are no outliers. The second, a Gaussian that lies higher
+and is at least as wide, and its share are found by EM over the pool. So nothing is assumed about the number of outliers.
 """
 
 import math
@@ -13,8 +13,13 @@ from torch import Tensor
 
 #: Fewest deviations between the components: outliers that are nearer cannot be told apart.
 _APART = 2.0
-#: Fewer samples than this say nothing about a component.
+#: Fewer labelled samples than this say nothing about a mean.
 _FEWEST = 5
+#: Quantiles of the pool that give the inliers' width, and how many deviations they are apart: 1.01 if all of the pool is
+#: inliers, 1.33 if two fifths are.
+_LOW, _HIGH, _DEVIATIONS = 0.02, 0.15, 1.15
+#: Fewer pool samples than this have no such quantiles; the width is then that of the labelled samples.
+_FEWEST_FOR_WIDTH = 100
 _STEPS = 200
 _TOLERANCE = 1e-6
 
@@ -37,10 +42,18 @@ def inlier_probability(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) 
     probability = known.double()
     finite = pool[pool.isfinite()]
     if len(labeled) >= _FEWEST and len(finite) >= _FEWEST and float(labeled.std()) > 0:
-        center, n = float(labeled.mean()), len(labeled)
-        width = float(labeled.std()) * math.sqrt(1.0 + 1.0 / n)
-        probability[pool.isfinite()] = _fit((finite - center) / width)
+        probability[pool.isfinite()] = _fit((finite - labeled.mean()) / _width(finite, labeled))
     return probability
+
+
+def _width(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) -> float:
+    """Deviation of the pool's inliers; within a factor of 2 of the labelled samples', which are few."""
+    deviation = float(labeled.std())
+    if len(pool) < _FEWEST_FOR_WIDTH:
+        return deviation
+    low, high = pool.quantile(torch.tensor([_LOW, _HIGH], dtype=pool.dtype)).tolist()
+    width: float = (high - low) / _DEVIATIONS
+    return min(max(width, 0.5 * deviation), 2.0 * deviation)
 
 
 def _fit(scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -35,6 +35,7 @@ def _run(run: RunReport, sprites: Sprites) -> dict[str, Any]:
     return {
         "name": run.name,
         "classes": list(run.class_names),
+        "judged": run.has_judge,
         "thresholds": threshold_points(run),
         "map": None if isinstance(run.points, Missing) else _map(run.points, sprites),
         "clusters": None if isinstance(run.clusters, Missing) else [_cluster(each) for each in run.clusters],
@@ -210,7 +211,7 @@ def _errors(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def density_histograms(found: Densities) -> dict[str, Any]:
-    """Histograms of log p(x), as trained and refitted: state -> bin edges and the share of images per bin, by origin."""
+    """Histograms of log p(x) in each state of `Densities`: state -> bin edges and the share of images per bin, by origin."""
     states = {}
     for state, by_origin in found.log_density.items():
         values = {name: each.double()[each.isfinite()] for name, each in by_origin.items()}

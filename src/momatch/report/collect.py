@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED, Dataset
 from momatch.evaluation.evaluate import Evaluation, evaluate_outputs
@@ -32,9 +34,12 @@ from momatch.report.read_run import (
     rewrite_advice,
     saved_model,
 )
-from momatch.report.run_report import ClusterMoments, Missing, Picture, RunReport
+from momatch.report.run_report import ClusterMoments, Missing, OutlierList, Picture, RunReport
+from momatch.report.tables import MAX_LISTED
+from momatch.storage.run_directory import OUTLIERS
 from momatch.training.data import HELD_OUT
 from momatch.training.inputs import input_of
+from momatch.training.pool_outliers import read_outlier_list
 
 Log = Callable[[str], None]
 
@@ -81,10 +86,12 @@ def collect(
     report = _without_model(name or directory.resolve().name, directory, files)
     model, data, problems = _model_and_data(directory, files, dataset, data_dir, trust_code=trust_code, log=log)
     report = replace(report, problems=(*report.problems, *problems))
+    listed, problems = _outlier_list(directory, data)
+    report = replace(report, outlier_list=listed, problems=(*report.problems, *problems))
     if isinstance(model, Missing):
         names = () if isinstance(data, Missing) else data.parts.class_names
         return _all_missing(replace(report, class_names=names), model)
-    report = replace(report, class_names=model.spec.class_names)
+    report = replace(report, class_names=model.spec.class_names, has_judge=model.judge is not None)
     if isinstance(data, Missing):
         return _all_missing(report, data)
     assert isinstance(files.config, TrainConfig), "the data is loaded by the settings"
@@ -160,6 +167,26 @@ def _model_and_data(
         problems.append(foreign.reason)
         return model, Missing(f"The features are not those that the model was trained on {_SEE}."), problems
     return model, data, problems
+
+
+def _outlier_list(directory: Path, data: RunData | Missing) -> tuple[OutlierList | None, list[str]]:
+    """The run's list of likely outliers, with pictures of the first if the dataset is there; and what is wrong with it."""
+    path = directory / OUTLIERS
+    listed = attempt(lambda: read_outlier_list(path))
+    if isinstance(listed, Missing):
+        return None, [f"The list of outliers cannot be read: {listed.reason}"]
+    if listed is None:
+        return None, []
+    rows = [one.row for one in listed[:MAX_LISTED] if one.row is not None]
+    pictures = None if isinstance(data, Missing) else data.dataset.train.rows.pictures
+    if pictures is None or len(rows) < len(listed[:MAX_LISTED]):
+        return OutlierList(path, listed), []
+    images = attempt(
+        lambda: tuple(pictures.select(torch.tensor(rows, dtype=torch.int64)).to_device(torch.device("cpu")))
+    )
+    if isinstance(images, Missing):
+        return OutlierList(path, listed), [f"The list of outliers is of other images: {images.reason}"]
+    return OutlierList(path, listed, images), []
 
 
 def _predict_test(model: Model, data: RunData, log: Log) -> Predictions:

@@ -90,6 +90,8 @@ def build_page(runs: Sequence[RunReport]) -> str:
         for pictures in (run.mistakes, run.outlying):
             for picture in () if isinstance(pictures, Missing) else pictures:
                 sprites.add(picture.image, most=SHEET_PIXELS)
+        for image in () if run.outlier_list is None else run.outlier_list.images:
+            sprites.add(image, most=SHEET_PIXELS)
     title = f"{len(runs)} runs" if len(runs) > 1 else runs[0].name
     template = _environment().get_template("page.html")
     return template.render(title=title, runs=runs, data=data, sprites=sprites, sheet_pixels=SHEET_PIXELS)

@@ -305,7 +305,7 @@ def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, tru
     training = build_training(here, torch.device("cpu"), dataset=data.dataset, trust_code=trust_code)
     restore(training, checkpoint.tensors, checkpoint.facts)
     refitted = refitted_head(training, here.cutoff) if here.refit else None
-    judge = fitted_judge(training, here.cutoff) if here.judge == "stages" else None
+    judge = fitted_judge(training, here.cutoff).judge if here.judge == "stages" else None
     source = f"This page shows the averaged model at step {checkpoint.step:,}, from {checkpoint.path}."
     rejected = (f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected)
     return Model(training.model.eval(), training.spec, refitted, judge, checkpoint.step, (source, *rejected))

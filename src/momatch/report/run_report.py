@@ -12,6 +12,7 @@ from torch import Tensor
 
 from momatch.config import TrainConfig
 from momatch.evaluation.evaluate import Evaluation
+from momatch.training.pool_outliers import ListedOutlier
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class MapPoints:
         labels: (n,) true class, -1 for outliers and unlabelled images.
         predicted: (n,) class of the largest posterior.
         confidence: (n,) that posterior.
-        log_density: (n,) log p(x) of the head that scores outliers (the refitted one if there is one).
-        distance: (n,) Mahalanobis distance to the nearest center of that head; NaN without centers.
+        log_density: (n,) log p(x) under the judge; without one under the head (the refitted one if there is one).
+        distance: (n,) Mahalanobis distance to the nearest class of the judge, or center of that head; NaN without either.
         flagged: (n,) whether the outlier score exceeds that of 95 % of the test images.
         images: (n, C, H, W), downscaled so that no side exceeds 64 pixels.
         explained: share of the variance in the plane of the PCA map.
@@ -107,7 +108,7 @@ class Picture:
         truth: name of the true class; None if unknown.
         predicted: name of the predicted class.
         confidence: its posterior.
-        score: outlier score (Mahalanobis distance; energy for the linear head).
+        score: outlier score, of the judge (without one Mahalanobis distance; energy for the linear head).
     """
 
     image: UInt8[Tensor, "C H W"]
@@ -118,12 +119,28 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class OutlierList:
+    """The pool's likely outliers, as the run listed them.
+
+    Attributes:
+        path: of the list.
+        listed: most outlying first.
+        images: of the first ones, (C, H, W) each; empty if the dataset is not there.
+    """
+
+    path: Path
+    listed: tuple[ListedOutlier, ...]
+    images: tuple[UInt8[Tensor, "C H W"], ...] = ()
+
+
+@dataclass(frozen=True)
 class Densities:
     """Densities of test images and outliers, and how well outlier scores separate them.
 
     Attributes:
-        log_density: "as trained" and "refitted" (if there is a refitted head) -> origin -> (m,) log p(x).
-        separation: "as trained" and "refitted" -> origin of outliers -> score -> "auroc" and "fpr95".
+        log_density: "judge" (if there is one), "as trained" and "refitted" (if there is a refitted head) -> origin -> (m,)
+            log p(x).
+        separation: the same states -> origin of outliers -> score -> "auroc" and "fpr95".
     """
 
     log_density: dict[str, dict[str, Float[Tensor, " _"]]]
@@ -148,6 +165,8 @@ class RunReport:
         densities: of test images and outliers.
         mistakes: wrong predictions on test images, most confident first.
         outlying: images of the unlabelled pool, highest outlier score first.
+        has_judge: whether a judge scores outliers; if not, the head does.
+        outlier_list: the list of likely outliers that the run wrote; None if it wrote none.
         notes: how the report was made (only a sample of the images was used, ...), one sentence each.
     """
 
@@ -164,4 +183,6 @@ class RunReport:
     densities: Densities | Missing
     mistakes: tuple[Picture, ...] | Missing
     outlying: tuple[Picture, ...] | Missing
+    has_judge: bool = False
+    outlier_list: OutlierList | None = None
     notes: tuple[str, ...] = ()

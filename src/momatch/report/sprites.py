@@ -64,9 +64,14 @@ class Sprites:
         """The class that sets the sheet of a tile as the background of an element."""
         return f"sheet-{tile.kind}-{tile.number // (SIDE * SIDE)}"
 
-    def css_style(self, tile: Tile) -> str:
-        """The style of an element that shows a tile: its size, and the offset of the sheet behind it."""
-        size = self._shown[tile.kind]
+    def css_style(self, tile: Tile, *, shrink: int = 1) -> str:
+        """The style of an element that shows a tile: its size, and the offset of the sheet behind it.
+
+        Args:
+            tile: the picture.
+            shrink: divisor of its size.
+        """
+        size = Size(*(max(1, side // shrink) for side in self._shown[tile.kind]))
         row, column = divmod(tile.number % (SIDE * SIDE), SIDE)
         return (
             f"width:{size.width}px;height:{size.height}px;background-size:{SIDE * size.width}px auto;"

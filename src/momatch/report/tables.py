@@ -17,6 +17,8 @@ from momatch.report.run_report import ClusterMoments, Densities, MapPoints, Miss
 #: With more classes than this, only the weakest classes and the most confused pairs are listed.
 MAX_CLASSES = 20
 MAX_PAIRS = 12
+#: Rows of the list of outliers; the file has all.
+MAX_LISTED = 20
 
 
 class Metric(NamedTuple):
@@ -68,6 +70,15 @@ METRICS = (
     Metric(
         "pseudo_label_accuracy", "Pseudo-label accuracy", percent, "share of these pseudo-labels that are correct", max
     ),
+    Metric(
+        "estimated_outlier_share",
+        "Outliers in the pool, estimated",
+        percent,
+        "share of unlabelled images that look unlike the labelled ones",
+    ),
+    Metric("true_outlier_share", "Outliers in the pool", percent, "true share, where it is known"),
+    Metric("outlier_precision", "Outlier precision", percent, "share of true outliers among the likely ones", max),
+    Metric("outlier_recall", "Outlier recall", percent, "share of the true outliers that was found", max),
     Metric("steps", "Steps", count, "optimiser steps"),
     Metric("skipped_steps", "Skipped steps", count, "steps whose loss or gradient was not finite"),
     Metric("seconds", "Training time", format_duration, "wall clock", min),
@@ -158,7 +169,7 @@ def outlier_separation(found: Densities | Missing) -> dict[str, Separation]:
     separations = {}
     for origin, scores in by_origin.items():
         if "judge" in scores:
-            separations[origin] = Separation(scores["judge"]["auroc"], "score of the judge")
+            separations[origin] = Separation(scores["judge"]["auroc"], "judge's score")
         elif "nearest" in scores:
             separations[origin] = Separation(scores["nearest"]["auroc"], f"distance to the nearest center{mixture}")
         elif "density" in scores:
@@ -230,8 +241,12 @@ def _metric_comparison(runs: Sequence[RunReport]) -> list[ComparisonRow]:
 
 
 def _outlier_comparison(runs: Sequence[RunReport]) -> list[ComparisonRow]:
+    distance = "distance (energy for a linear head)"
+    with_judge = [run.has_judge for run in runs]
+    if any(with_judge):
+        distance = SCORES["judge"] if all(with_judge) else f"{SCORES['judge']}, or {distance}"
     scores: dict[str, list[dict[str, float]]] = {
-        "distance (energy for a linear head)": [
+        distance: [
             {origin: found.auroc for origin, found in outlier_separation(run.densities).items()} for run in runs
         ],
         SCORES["confidence"]: [_confidence_auroc(run.densities) for run in runs],

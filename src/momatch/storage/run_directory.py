@@ -6,6 +6,7 @@
 - checkpoints/: see `momatch.storage.checkpoint`
 - model.safetensors, model.json, README.md: see `momatch.models.model_files`
 - model.onnx, model.pt2: see `momatch.inference.export`
+- outliers.csv: images of the pool that look like outliers, see `momatch.training.pool_outliers`
 - report.html, tensorboard/: optional
 - run.log: events with timestamps
 - result.json: written last; its presence means that the run is finished
@@ -31,9 +32,11 @@ from momatch.storage.run_config import CONFIG, encode_config, is_run, read_confi
 
 #: The card of the saved model.
 CARD = "README.md"
+#: The pool's likely outliers.
+OUTLIERS = "outliers.csv"
 _METRICS, _RESULT, _LOG, _LOCK = "metrics.jsonl", "result.json", "run.log", "run.lock"
 #: Files that overwriting deletes, in this order: the result goes first, so an interrupted deletion never looks finished.
-_DELETED = (_RESULT, "data.json", "report.html", "model.onnx", "model.pt2", "model.json", "model.safetensors")
+_DELETED = (_RESULT, "data.json", OUTLIERS, "report.html", "model.onnx", "model.pt2", "model.json", "model.safetensors")
 #: Files that are written under a temporary name first, which a kill may leave behind.
 _REPLACED = (CONFIG, _METRICS, CARD, *_DELETED)
 _EVENTS = "events.out.tfevents.*"
@@ -175,6 +178,20 @@ class RunDirectory:
         self._require_lock()
         self.sync()
         self._replace(_RESULT, json_bytes(finite(result)))
+
+    def write_outliers(self, data: bytes | None) -> None:
+        """Write outliers.csv; None removes that of an earlier attempt.
+
+        Raises:
+            ValueError: if the directory is not locked.
+            OSError: if writing fails.
+        """
+        self._require_lock()
+        if data is not None:
+            self._replace(OUTLIERS, data)
+            return
+        with explain_write_errors(f"removing {OUTLIERS}", self.path):
+            (self.path / OUTLIERS).unlink(missing_ok=True)
 
     def read_result(self) -> dict[str, Any] | None:
         """The contents of result.json; None if the run is not finished.

@@ -24,6 +24,7 @@ from momatch.storage.run_directory import RunDirectory
 from momatch.training.allocator import explain_out_of_memory, keep_large_blocks
 from momatch.training.data import describe_data
 from momatch.training.optimizer import learning_rate
+from momatch.training.pool_outliers import find_outliers
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
 from momatch.training.refit import (
@@ -264,8 +265,12 @@ def _finish(
     if evaluation is None and training.test is not None:
         evaluation = evaluate_classifier(average, training.test.rows, training.test.labels)
     refitted = refitted_head(training, config.cutoff) if config.refit else None
-    judge = fitted_judge(training, config.cutoff) if config.judge == "stages" else None
+    judged = fitted_judge(training, config.cutoff) if config.judge == "stages" else None
+    judge = None if judged is None else judged.judge
+    outliers = None if judged is None else find_outliers(training, judged)
     result = run_result(config, training, history, evaluation)
+    if outliers is not None:
+        result |= outliers.result()
     save_model(
         recorder.path,
         training.model,
@@ -276,4 +281,5 @@ def _finish(
         settings=model_settings(config, training.spec),
         result=result,
     )
+    recorder.outliers(None if outliers is None else outliers.csv())
     recorder.result(result)

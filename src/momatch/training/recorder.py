@@ -116,6 +116,11 @@ class Recorder:
         saved = save_checkpoint(self.path / FOLDER, training.stream.step, tensors, facts)
         prune(self.path / FOLDER, self._config.keep_checkpoints, saved=saved)
 
+    def outliers(self, data: bytes | None) -> None:
+        """Write the list of the pool's outliers; None if there is none to write."""
+        if self._directory is not None:
+            self._directory.write_outliers(data)
+
     def result(self, result: Mapping[str, Any]) -> None:
         """Write the result, which marks the run as finished."""
         if self._directory is not None:

@@ -5,8 +5,10 @@ Both are in closed form, from the labelled samples and those with confident pred
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.config import TrainConfig
@@ -37,11 +39,33 @@ def refitted_head(training: Training, cutoff: float) -> Head | None:
     return refit_head(average.head, outputs.z[positions], classes)
 
 
-def fitted_judge(training: Training, cutoff: float) -> Judge:
-    """A judge of the averaged model's stages."""
+@dataclass(frozen=True)
+class Judged:
+    """The judge, and what the model and it found in the pool.
+
+    Attributes:
+        judge: of the averaged model's stages.
+        positions: (n,) images of the pool, at most `POOL_SAMPLES`.
+        outputs: the averaged model's, of these images.
+        p_inlier: (n,) result of `judge_pool`; 1 for images that are also labelled.
+    """
+
+    judge: Judge
+    positions: Int64[Tensor, " n"]
+    outputs: Outputs
+    p_inlier: Float[Tensor, " n"]
+
+
+def fitted_judge(training: Training, cutoff: float) -> Judged:
+    """A judge of the averaged model's stages, and the pool judged, in one pass of the network."""
     names = training.input.stage_names(training.step.average.classifier)
     outputs, labels = _outputs(training, names)
-    return fit_judge(outputs, labels, cutoff=cutoff, stage_names=names)
+    p_inlier = judge_pool(outputs, labels)
+    judge = fit_judge(outputs, labels, cutoff=cutoff, stage_names=names, p_inlier=p_inlier)
+    positions, data = _pool_positions(training), training.data
+    in_pool = torch.arange(len(data.labels), len(labels))
+    is_labeled = data.is_shown[positions]
+    return Judged(judge, positions, outputs.select(in_pool), torch.where(is_labeled, 1.0, p_inlier[in_pool]))
 
 
 def calibration(training: Training, refitted: Head | None, judge: Judge | None) -> OutlierCalibration | None:
@@ -50,7 +74,7 @@ def calibration(training: Training, refitted: Head | None, judge: Judge | None) 
     Args:
         training: the finished training.
         refitted: result of `refitted_head`; None scores with the averaged model's head.
-        judge: result of `fitted_judge`; None if the head scores outliers.
+        judge: that of `fitted_judge`; None if the head scores outliers.
     """
     rows = training.calibration.rows
     if len(rows) == 0:
@@ -102,8 +126,14 @@ def weigh_pool(training: Training) -> None:
 def _outputs(training: Training, stage_names: Sequence[str] | None = None) -> tuple[Outputs, Tensor]:
     """The averaged model's outputs for the labelled set and a sample of the pool, and their labels (-1 for the pool)."""
     data, average = training.data, training.step.average.classifier
-    pool = data.unlabeled.even_share(POOL_SAMPLES)
+    pool = data.unlabeled.select(_pool_positions(training))
     outputs = run_classifier(average, data.labeled, stage_names=stage_names)
     if len(pool):
         outputs = outputs.append(run_classifier(average, pool, stage_names=stage_names))
     return outputs, torch.cat([data.labels, torch.full((len(pool),), UNLABELED)])
+
+
+def _pool_positions(training: Training) -> Int64[Tensor, " n"]:
+    """The images of the pool that are used: every k-th, at most `POOL_SAMPLES`."""
+    size = len(training.data.unlabeled)
+    return torch.arange(0, size, max(1, -(-size // POOL_SAMPLES)))

@@ -9,13 +9,14 @@ function drawDensities(chart, number) {
     chart.textContent = "The log density is not finite for any image.";
     return;
   }
-  // Outliers are scored by the refitted mixture if there is one.
-  const state = densityStates.get(number) ?? names.at(-1);
+  // Outliers are scored by the judge; without one by the refitted mixture, if there is one.
+  const state = densityStates.get(number) ?? (names.includes("judge") ? "judge" : names.at(-1));
   if (names.length > 1 && !chart.parentElement.querySelector(":scope > .tools")) {
-    tools(chart).append(choice("Mixture", names, state, (name) => {
+    const words = names.includes("judge") ? { "as trained": "head as trained", "refitted": "head refitted" } : {};
+    tools(chart).append(choice("Model of the density", names, state, (name) => {
       densityStates.set(number, name);
       drawDensities(chart, number);
-    }));
+    }, [], words));
   }
   const { edges, origins } = states[state];
   const outlines = origins.map(({ name, share, n }, o) => {

@@ -29,14 +29,14 @@ function beside(chart, name, place) {
 
 let groups = 0;
 
-// Radio buttons; `changed` is called with the new option.
-function choice(legend, options, chosen, changed, unusable = []) {
+// Radio buttons; `changed` is called with the new option. `words` are shown instead of an option's name.
+function choice(legend, options, chosen, changed, unusable = [], words = {}) {
   const name = `choice-${groups++}`;
   const set = make("fieldset", { className: "choice" }, make("legend", { textContent: legend }));
   for (const option of options) {
     const input = make("input", { type: "radio", name, value: option, checked: option === chosen, disabled: unusable.includes(option) });
     input.addEventListener("change", () => changed(option));
-    set.append(make("label", {}, input, make("span", { textContent: option })));
+    set.append(make("label", {}, input, make("span", { textContent: words[option] ?? option })));
   }
   return set;
 }

@@ -184,7 +184,7 @@ function showPoint(pointer, run, i) {
   const { origins, origin, labels, predicted, confidence, density, distance, flagged, kinds, tiles } = run.map;
   const truth = labels[i] < 0 ? null : run.classes[labels[i]];
   const facts = [["predicted", `${run.classes[predicted[i]]}, ${percent(confidence[i])} confidence`]];
-  if (distance[i] !== null) facts.push(["distance", `${decimal(distance[i])} from the nearest center`]);
+  if (distance[i] !== null) facts.push(["distance", `${decimal(distance[i])} from the nearest ${run.judged ? "class, by the judge" : "center"}`]);
   if (density[i] !== null) facts.push(["log p(x)", decimal(density[i])]);
   facts.push(["from", origins[origin[i]]]);
   const wrong = truth !== null && labels[i] !== predicted[i] ? "misclassified" : null;
