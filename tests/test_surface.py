@@ -14,7 +14,7 @@ PUBLIC_NAMES = {
     "MoMatchClassifier",
     "AAGMM", "KMeans", "Linear", "log_posterior", "log_density",
     "MomentConstraint", "MMDConstraint", "KLConstraint",
-    "OutlierDetector", "benjamini_hochberg",
+    "OutlierDetector", "StageJudge", "Judge", "benjamini_hochberg",
     "FixMatchPolicy", "FlexMatchPolicy", "FreeMatchPolicy", "SoftMatchPolicy",
     "load_dataset", "from_torch_dataset", "Dataset", "Split",
     "split_by_seed", "split_by_rows", "split_by_files", "split_as_labeled",

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from momatch.models.classifier import Classifier as Classifier
     from momatch.models.normalize import Normalize as Normalize
     from momatch.models.saved_model import SavedModel as SavedModel
+    from momatch.outliers import Judge as Judge
     from momatch.outliers import OutlierDetector as OutlierDetector
+    from momatch.outliers import StageJudge as StageJudge
     from momatch.outliers import benjamini_hochberg as benjamini_hochberg
     from momatch.pseudo_labels import FixMatchPolicy as FixMatchPolicy
     from momatch.pseudo_labels import FlexMatchPolicy as FlexMatchPolicy
@@ -79,7 +81,9 @@ _HOME = {
     "log_posterior": "heads",
     "MomentConstraint": "constraints",
     "Normalize": "models.normalize",
+    "Judge": "outliers",
     "OutlierDetector": "outliers",
+    "StageJudge": "outliers",
     "benjamini_hochberg": "outliers",
     "FixMatchPolicy": "pseudo_labels",
     "FlexMatchPolicy": "pseudo_labels",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from momatch import AAGMM, KMeans, Linear, OutlierDetector, benjamini_hochberg
+from momatch import AAGMM, KMeans, Linear, OutlierDetector, StageJudge, benjamini_hochberg
 from momatch.outliers.thresholds import chi2_quantile
 
 SCORES = ["nearest", "assigned", "farthest", "density"]
@@ -494,3 +494,61 @@ def test_bad_fractions_are_named(value):
 def test_bad_p_values_are_named(shape):
     with pytest.raises(ValueError, match=r"p_values: got shape .*, expected \(n,\) with n of at least 1"):
         benjamini_hochberg(torch.ones(shape), 0.1)
+
+
+# --- With a judge ---
+
+
+def make_judge():
+    """A judge of a small network, and inputs it was fitted to."""
+    network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, K))
+    x, y = torch.randn(200, 5), torch.randint(K, (200,))
+    return StageJudge(network).fit([(x, y)]), x
+
+
+def test_a_judge_scores_the_inputs_of_its_network():
+    judge, x = make_judge()
+    detector = OutlierDetector(judge).fit(x).calibrate(x[:99])
+    assert detector.score_name == "judge"
+    scores = judge.score(x)
+    assert torch.equal(detector.score(x), scores)
+    torch.testing.assert_close(detector.tau(), scores.quantile(0.9))
+    assert torch.equal(detector.is_outlier(x), scores > detector.tau())
+    count = (scores[:99] >= scores[150]).sum()
+    torch.testing.assert_close(detector.p_value(x[150:151]), (1 + count)[None] / 100)
+
+
+def test_the_annealed_threshold_of_a_judge():
+    judge, x = make_judge()
+    detector = OutlierDetector(judge, score="judge", threshold="annealed", percentile=80.0).fit(x)
+    assert int(detector.is_outlier(x, progress=0.0).sum()) == 40
+    assert not detector.is_outlier(x, progress=1.0).any()
+
+
+def test_the_judge_is_borrowed():
+    judge, x = make_judge()
+    detector = OutlierDetector(judge).fit(x).calibrate(x)
+    assert set(detector.state_dict()) == {"threshold_scores", "calibration_scores"}
+    other = OutlierDetector(judge)
+    other.load_state_dict(detector.state_dict())
+    assert torch.equal(other.p_value(x), detector.p_value(x))
+    with pytest.raises(ValueError, match="head: got a detector with a judge"):
+        _ = detector.head
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_scores_of_a_head_are_refused_with_a_judge(score):
+    with pytest.raises(ValueError, match=f"score: got '{score}' with a judge, expected 'judge'"):
+        OutlierDetector(make_judge()[0], score=score)
+
+
+def test_what_does_not_go_with_a_judge_is_named():
+    judge, x = make_judge()
+    with pytest.raises(ValueError, match=r"threshold: got 'chi2' with a judge, .* follows no chi-square distribution"):
+        OutlierDetector(judge, threshold="chi2")
+    with pytest.raises(ValueError, match="score: got 'judge', expected one of"):
+        OutlierDetector(make_head(), score="judge")
+    with pytest.raises(ValueError, match="judge: got no fit"):
+        OutlierDetector(StageJudge(judge.network)).score(x)
+    with pytest.raises(ValueError, match="z: got 1 inputs without a finite score"):
+        OutlierDetector(judge).fit(torch.cat([x, torch.full((1, 5), torch.nan)]))

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from momatch.heads import Head, log_density
 from momatch.numerics.checks import check_embeddings, check_fraction, is_readable
 from momatch.outliers.conformal import conformal_p_value
 from momatch.outliers.discovery import benjamini_hochberg
+from momatch.outliers.stage_judge import StageJudge
 from momatch.outliers.thresholds import chi2_quantile
 
 Score = Literal["nearest", "assigned", "farthest", "density"]
@@ -41,17 +42,18 @@ DISTANCES: dict[str, Callable[[Head, Tensor], Tensor]] = {
 
 
 class OutlierDetector(nn.Module):
-    """Detects embeddings that are unlikely under a head's mixture.
+    """Detects embeddings that are unlikely under a head's mixture, or inputs that are unusual to a judge.
 
-    The detector uses the head's current parameters, but they are not part of its state.
+    The detector uses the current parameters of the head or judge, but they are not part of its state.
 
     Args:
-        head: the trained head; `Linear` supports only the score "density" (its energy).
+        head: the trained head, which scores embeddings z (n, D); `Linear` supports only the score "density" (its energy). Or a
+            fitted `StageJudge`, which scores the inputs of its network: pass these wherever z stands below.
         score: Mahalanobis distance to the "nearest" center, to the predicted class's ("assigned") or to the "farthest", or
-            "density" (-log p(x)).
+            "density" (-log p(x)); "judge", the only one with a judge. None for "nearest" or "judge".
         threshold: "percentile" of the labelled samples' scores; "annealed", a percentile that moves from `percentile` to
             `percentile_end` during training; or "chi2", the theoretical quantile for a Gaussian cluster, which needs no
-            labelled samples.
+            labelled samples; not with a judge.
         percentile: for "percentile", and the starting value for "annealed"; 0 to 100.
         percentile_end: final value for "annealed".
         quantile: for "chi2": of the chi-square distribution with D degrees of freedom.
@@ -63,6 +65,7 @@ class OutlierDetector(nn.Module):
         >>> detector = OutlierDetector(model.fc).fit(z_labeled)
         >>> keep = ~detector.is_outlier(z_unlabeled)
         >>> detector.calibrate(z_held_out).p_value(z_new)
+        >>> OutlierDetector(StageJudge(model).fit(loader)).calibrate(x_held_out).p_value(x_new)
     """
 
     gaussian_tau: Tensor
@@ -71,61 +74,64 @@ class OutlierDetector(nn.Module):
 
     def __init__(
         self,
-        head: Head,
+        head: Head | StageJudge,
         *,
-        score: Score = "nearest",
+        score: Score | Literal["judge"] | None = None,
         threshold: Threshold = "percentile",
         percentile: float = 90.0,
         percentile_end: float = 100.0,
         quantile: float = 0.99,
     ) -> None:
         super().__init__()
-        if not isinstance(head, Head):
-            raise ValueError(f"head: got {type(head).__name__}, expected a momatch head: AAGMM, KMeans or Linear")
-        if score not in get_args(Score):
-            raise ValueError(f"score: got {score!r}, expected one of {get_args(Score)}")
+        if score is None:
+            score = "judge" if isinstance(head, StageJudge) else "nearest"
         if threshold not in get_args(Threshold):
             raise ValueError(f"threshold: got {threshold!r}, expected one of {get_args(Threshold)}")
-        if score != "density" and not head.has_centers:
-            raise ValueError(
-                f"score: got {score!r} with a {type(head).__name__} head, expected 'density': it has no centers"
-            )
-        if threshold == "chi2" and score not in ("nearest", "assigned"):
-            raise ValueError(
-                f"threshold: got 'chi2' with score {score!r}, expected score 'nearest' or 'assigned': only the distance to "
-                "a sample's own cluster follows a chi-square distribution"
-            )
+        if isinstance(head, StageJudge):
+            _check_with_judge(score, threshold)
+        else:
+            _check_with_head(head, score, threshold)
         # In a tuple, so that nn.Module does not register it as a child.
         self._head = (head,)
-        self.score_name: Score = score
+        self.score_name = score
         self.threshold = threshold
         self.percentile = _check_percentile("percentile", percentile)
         self.percentile_end = _check_percentile("percentile_end", percentile_end)
         self.quantile = check_fraction("quantile", quantile)
-        parameter = next(head.parameters())
-        chi2 = chi2_quantile(self.quantile, head.embedding_dim)
+        chi2 = torch.nan if isinstance(head, StageJudge) else chi2_quantile(self.quantile, head.embedding_dim)
+        network = head.network if isinstance(head, StageJudge) else head
+        parameter = next(network.parameters(), torch.empty(0))
         self.register_buffer("gaussian_tau", torch.full((), chi2**0.5, device=parameter.device), persistent=False)
         self.register_buffer("threshold_scores", torch.empty(0, device=parameter.device))
         self.register_buffer("calibration_scores", torch.empty(0, device=parameter.device))
 
     @property
     def head(self) -> Head:
-        """The head that scores embeddings."""
-        return self._head[0]
-
-    @torch.no_grad()
-    def score(self, z: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
-        """Outlier score of each embedding; +inf for NaN.
+        """The head that scores embeddings.
 
         Raises:
-            ValueError: if `z` is not (n, D) or is empty.
+            ValueError: if a judge scores instead.
         """
+        head = self._head[0]
+        if isinstance(head, StageJudge):
+            raise ValueError("head: got a detector with a judge, expected one with a head")
+        return head
+
+    @torch.no_grad()
+    def score(self, z: Shaped[Tensor, "n *size"]) -> Float[Tensor, " n"]:
+        """Outlier score of each embedding, or input of the judge's network; +inf for NaN.
+
+        Raises:
+            ValueError: if `z` is not (n, D) or is empty, or as `StageJudge.score`.
+        """
+        if isinstance(self._head[0], StageJudge):
+            return self._head[0].score(z)
         head = self.head
         check_embeddings(z, head.embedding_dim, batch_dims=1)
         scores = -log_density(head(z)) if self.score_name == "density" else DISTANCES[self.score_name](head, z)
         return scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
-    def fit(self, z: Float[Tensor, "n D"]) -> "OutlierDetector":
+    def fit(self, z: Shaped[Tensor, "n *size"]) -> "OutlierDetector":
         """Score labelled embeddings, for percentile thresholds.
 
         Raises:
@@ -133,14 +139,12 @@ class OutlierDetector(nn.Module):
         """
         scores = self.score(z)
         if is_readable(scores) and not bool(scores.isfinite().all()):
-            bad = int((~scores.isfinite()).sum())
-            raise ValueError(
-                f"z: got {bad} embeddings without a finite score, expected none; remove diverged embeddings"
-            )
+            bad, what = int((~scores.isfinite()).sum()), "inputs" if self.score_name == "judge" else "embeddings"
+            raise ValueError(f"z: got {bad} {what} without a finite score, expected none; remove them")
         self.threshold_scores = scores
         return self
 
-    def calibrate(self, z: Float[Tensor, "m D"]) -> "OutlierDetector":
+    def calibrate(self, z: Shaped[Tensor, "m *size"]) -> "OutlierDetector":
         """Score held-out inliers, for p-values. They must not have been trained on, or p-values will be too small.
 
         Raises:
@@ -168,7 +172,7 @@ class OutlierDetector(nn.Module):
         moved = progress * (self.percentile_end - self.percentile) if self.threshold == "annealed" else 0.0
         return torch.quantile(self.threshold_scores, (self.percentile + moved) / 100.0)
 
-    def is_outlier(self, z: Float[Tensor, "n D"], *, progress: float = 1.0) -> Bool[Tensor, " n"]:
+    def is_outlier(self, z: Shaped[Tensor, "n *size"], *, progress: float = 1.0) -> Bool[Tensor, " n"]:
         """True where the score is above the threshold.
 
         Args:
@@ -180,7 +184,7 @@ class OutlierDetector(nn.Module):
         """
         return self.score(z) > self.tau(progress)
 
-    def p_value(self, z: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+    def p_value(self, z: Shaped[Tensor, "n *size"]) -> Float[Tensor, " n"]:
         """Conformal p-value (1 + #{calibration >= score}) / (m + 1).
 
         If a new sample is exchangeable with the calibration set, its p-value is at most alpha with probability at most alpha,
@@ -195,7 +199,7 @@ class OutlierDetector(nn.Module):
             )
         return conformal_p_value(self.calibration_scores, self.score(z))
 
-    def select_outliers(self, z: Float[Tensor, "n D"], *, fdr: float) -> Bool[Tensor, " n"]:
+    def select_outliers(self, z: Shaped[Tensor, "n *size"], *, fdr: float) -> Bool[Tensor, " n"]:
         """Select outliers by Benjamini-Hochberg: the expected fraction of inliers among them is at most `fdr`.
 
         Raises:
@@ -214,6 +218,34 @@ class OutlierDetector(nn.Module):
     def extra_repr(self) -> str:
         """The arguments, for ``repr``."""
         return f"score={self.score_name!r}, threshold={self.threshold!r}"
+
+
+def _check_with_judge(score: str, threshold: str) -> None:
+    if score != "judge":
+        raise ValueError(f"score: got {score!r} with a judge, expected 'judge'; the others are scores of a head")
+    if threshold == "chi2":
+        raise ValueError(
+            "threshold: got 'chi2' with a judge, expected 'percentile' or 'annealed': its score is a distance plus an entropy, "
+            "which follows no chi-square distribution"
+        )
+
+
+def _check_with_head(head: Head, score: str, threshold: str) -> None:
+    if not isinstance(head, Head):
+        raise ValueError(
+            f"head: got {type(head).__name__}, expected a momatch head (AAGMM, KMeans or Linear) or a StageJudge"
+        )
+    if score not in get_args(Score):
+        raise ValueError(f"score: got {score!r}, expected one of {get_args(Score)}")
+    if score != "density" and not head.has_centers:
+        raise ValueError(
+            f"score: got {score!r} with a {type(head).__name__} head, expected 'density': it has no centers"
+        )
+    if threshold == "chi2" and score not in ("nearest", "assigned"):
+        raise ValueError(
+            f"threshold: got 'chi2' with score {score!r}, expected score 'nearest' or 'assigned': only the distance to "
+            "a sample's own cluster follows a chi-square distribution"
+        )
 
 
 def _check_percentile(name: str, value: float) -> float:

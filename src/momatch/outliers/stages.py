@@ -53,13 +53,14 @@ class StageReader:
     Args:
         backbone: the network.
         names: its modules whose outputs are the stages, and `INPUT`; none for the features that it returns.
+        network: the network to run, of which the backbone is a part; None for the backbone alone.
 
     Raises:
-        ValueError: if there is no module of such a name.
+        ValueError: if there is no module of such a name, or the backbone is not part of the network.
     """
 
-    def __init__(self, backbone: nn.Module, names: Sequence[str]) -> None:
-        backbone = _uncompiled(backbone)
+    def __init__(self, backbone: nn.Module, names: Sequence[str], *, network: nn.Module | None = None) -> None:
+        backbone, network = _inside(backbone, network)
         modules = dict(backbone.named_modules())
         unknown = [name for name in names if name != INPUT and name not in modules]
         if unknown:
@@ -68,14 +69,14 @@ class StageReader:
                 f"{', '.join(list(modules)[1:4])}"
             )
         self.names = tuple(names)
-        self._backbone = backbone
+        self._backbone, self._network = backbone, network
         self._modules = {name: modules[name] for name in names if name != INPUT}
         self._attached = 0
         # Several threads may run one network, each with its own batch.
         self._batch = threading.local()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Float[Tensor, "n S"]]:
-        """The backbone's output for `x`, and the statistics of its stages side by side.
+        """The network's output for `x`, and the statistics of the backbone's stages side by side.
 
         Raises:
             ValueError: if a stage was not run, or did not return one tensor per sample.
@@ -83,33 +84,48 @@ class StageReader:
         seen: dict[str, Tensor] = {}
         self._batch.seen, self._batch.size = seen, x.shape[0]
         try:
-            if INPUT in self.names:
+            if self._network is self._backbone and INPUT in self.names:
                 self._read(INPUT, x)
             with self.attached() if not self._attached else nullcontext():
-                features = _run(self._backbone, x)
-            if not self.names:
-                self._read(INPUT, features)
-                return features, seen[INPUT]
+                output = _run(self._network, x)
+            if self._network is self._backbone and not self.names:
+                self._read(INPUT, output)
         finally:
             del self._batch.seen
-        missing = [name for name in self.names if name not in seen]
+        names = self.names or (INPUT,)
+        missing = [name for name in names if name not in seen]
         if missing:
             raise ValueError(
                 f"stage_names: got {missing[0]!r}, which the network did not run, expected modules that it runs"
             )
-        return features, torch.cat([seen[name] for name in self.names], 1)
+        return output, torch.cat([seen[name] for name in names], 1)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Stay attached to the network between batches: needed where several threads read at the same time."""
-        with _hooked(self._modules, self._read):
+        with _hooked(self._modules, self._read), self._around_backbone():
             self._attached += 1
             try:
                 yield
             finally:
                 self._attached -= 1
 
-    def _read(self, name: str, output: object) -> None:
+    @contextmanager
+    def _around_backbone(self) -> Iterator[None]:
+        """Read what the backbone gets or returns inside a larger network, if that is a stage."""
+        if self._network is self._backbone or (self.names and INPUT not in self.names):
+            yield
+        elif not self.names:
+            with _hooked({INPUT: self._backbone}, self._read):
+                yield
+        else:
+            handle = self._backbone.register_forward_pre_hook(lambda _module, inputs: self._read(INPUT, *inputs[:1]))
+            try:
+                yield
+            finally:
+                handle.remove()
+
+    def _read(self, name: str, output: object = None) -> None:
         seen = getattr(self._batch, "seen", None)
         if seen is None:
             return
@@ -120,7 +136,7 @@ class StageReader:
         seen[name] = statistics(_thinned(output, MAX_CHANNELS))
 
 
-def find_stages(backbone: nn.Module, x: Tensor) -> tuple[str, ...]:
+def find_stages(backbone: nn.Module, x: Tensor, *, network: nn.Module | None = None) -> tuple[str, ...]:
     """The stages of a backbone: those that it declares, or the last module of each image size, by a pass in evaluation mode.
 
     A network that keeps one size, such as a transformer, gives evenly spaced modules; one without maps and tokens, such as
@@ -129,11 +145,15 @@ def find_stages(backbone: nn.Module, x: Tensor) -> tuple[str, ...]:
     Args:
         backbone: with the attribute `stage_names`, or any network.
         x: input for the pass; a few samples.
+        network: the network that gets `x`, of which the backbone is a part; None for the backbone.
+
+    Raises:
+        ValueError: if the backbone is not part of the network.
     """
     declared = getattr(backbone, "stage_names", None)
     if declared is not None:
         return tuple(declared)
-    backbone = _uncompiled(backbone)
+    backbone, network = _inside(backbone, network)
     # "" is the network itself, and a module called as the input could not be told from it.
     modules = {name: module for name, module in backbone.named_modules() if name not in ("", INPUT)}
     shapes: dict[str, torch.Size] = {}
@@ -144,18 +164,12 @@ def find_stages(backbone: nn.Module, x: Tensor) -> tuple[str, ...]:
         if _is_stage(output, x.shape[0]):
             shapes[name] = output.shape
 
-    modes = {module: module.training for module in backbone.modules()}
-    backbone.eval()
-    try:
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng([x.device.index] if x.device.type == "cuda" else []),
-            _hooked(modules, note),
-        ):
-            _run(backbone, x)
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with (
+        evaluating(network),
+        torch.random.fork_rng([x.device.index] if x.device.type == "cuda" else []),
+        _hooked(modules, note),
+    ):
+        _run(network, x)
     maps = [name for name, shape in shapes.items() if len(shape) > 2 and _positions(shape) > 1]
     if not maps:
         return _spaced([name for name in shapes if isinstance(modules[name], nn.Linear)])
@@ -166,6 +180,19 @@ def find_stages(backbone: nn.Module, x: Tensor) -> tuple[str, ...]:
     if len(last_of_size) >= 3:
         return _spaced(list(last_of_size.values()))
     return _spaced([name for name in maps if _ends_block(name)] or maps)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradient; afterwards each module is in its mode of before."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def _positions(shape: torch.Size) -> int:
@@ -212,6 +239,18 @@ def _run(network: nn.Module, x: Tensor) -> Tensor:
     with eager:
         output: Tensor = network._call_impl(x)
     return output
+
+
+def _inside(backbone: nn.Module, network: nn.Module | None) -> tuple[nn.Module, nn.Module]:
+    """The backbone, and the network to run with it inside, both as `torch.compile` found them."""
+    backbone = _uncompiled(backbone)
+    network = backbone if network is None else _uncompiled(network)
+    if all(module is not backbone for module in network.modules()):
+        raise ValueError(
+            f"backbone: got a {type(backbone).__name__} that is not in the {type(network).__name__}, expected one of its "
+            "modules"
+        )
+    return backbone, network
 
 
 def _uncompiled(network: nn.Module) -> nn.Module:
