@@ -25,15 +25,21 @@ def normal(x, mean, width):
     return math.exp(-0.5 * ((x - mean) / width) ** 2) / (width * math.sqrt(2 * math.pi))
 
 
+def quantile(values, level):
+    ordered, rank = sorted(values), level * (len(values) - 1)
+    low = ordered[math.floor(rank)]
+    return low + (rank - math.floor(rank)) * (ordered[math.ceil(rank)] - low)
+
+
 def naive(pool, labeled):
     """EM with one fixed component, in a plain loop; then each sample is as probable as the least of those below it."""
-    center, n = statistics.mean(labeled), len(labeled)
-    unit = 1.25 * statistics.stdev(labeled) * math.sqrt(1 + 1 / n)
+    center, unit = statistics.mean(labeled), statistics.stdev(labeled)
+    if len(pool) >= 100:
+        low, high = quantile(pool, 0.02), quantile(pool, 0.15)
+        unit = min(max((high - low) / 1.15, 0.5 * unit), 2 * unit)
+        center = max(center, high + 0.67 * unit)
     x = [(score - center) / unit for score in pool]
-    ordered = sorted(x)
-    rank = 0.9 * (len(x) - 1)
-    low = ordered[math.floor(rank)]
-    mean = max(low + (rank - math.floor(rank)) * (ordered[math.ceil(rank)] - low), 2.5)
+    mean = max(quantile(x, 0.9), 2.0)
     width = max(1.4826 * sorted(abs(value - mean) for value in x)[(len(x) - 1) // 2], 1.0)
     share = 0.2
     for _ in range(200):
@@ -45,7 +51,7 @@ def naive(pool, labeled):
         before = share
         mass = sum(1 - p for p in inlier)
         share = min(max(mass / len(x), 1e-6), 1 - 1e-6)
-        mean = max(sum((1 - p) * value for p, value in zip(inlier, x, strict=True)) / (mass + 1e-6), 2.5)
+        mean = max(sum((1 - p) * value for p, value in zip(inlier, x, strict=True)) / (mass + 1e-6), 2.0)
         squares = sum((1 - p) * (value - mean) ** 2 for p, value in zip(inlier, x, strict=True))
         width = max(math.sqrt(squares / (mass + 1e-6)), 1.0)
         if abs(share - before) < 1e-6:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 #: Fewest deviations between the components: outliers that are nearer cannot be told apart.
-_APART = 2.0
+_APART = 2.5
 #: Fewer labelled samples than this say nothing about a mean.
 _FEWEST = 5
 #: Quantiles of the pool that give the inliers' width, and how many deviations they are apart: 1.01 if all of the pool is
