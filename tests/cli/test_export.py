@@ -35,7 +35,7 @@ def test_training_leaves_a_model_folder(run):
     assert loaded.result == run.result
     card = (run.directory / "README.md").read_text("utf-8")
     assert f"| test accuracy | {run.result['test_accuracy']:.2%} |" in card
-    assert "| outlier p-values | calibrated on 500 scores (nearest) of 500 test images |" in card
+    assert "| outlier p-values | calibrated on 500 scores (judge) of 500 test images |" in card
     assert str(run.directory) not in card + (run.directory / "model.json").read_text("utf-8")
 
 
