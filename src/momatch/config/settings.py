@@ -184,8 +184,9 @@ class LossSettings(_Settings):
             first pseudo-labels; 0 disables it.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of freematch's fairness loss.
-        outliers: threshold above which a sample is an outlier and gets no pseudo-label: a percentile of the labelled samples'
-            scores (fixed, or rising during training if "annealed") or a chi-square quantile.
+        outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from a judge of the
+            labelled images. The others are thresholds above which a sample gets no pseudo-label: a percentile of the labelled
+            samples' scores (fixed, or rising during training if "annealed") or a chi-square quantile.
         outlier_score: score compared with the threshold: Mahalanobis distance to the nearest center, to the predicted class's
             or to the farthest, or negative log density. "auto": nearest; density (energy) for the linear head.
         outlier_percentile: percentile for --outliers percentile; the starting percentile for annealed, which ends at 100.

@@ -18,8 +18,12 @@ from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
 from momatch.outliers.contamination import inlier_probability
 
-#: Least P(inlier) of an unlabelled sample that the judge is fitted to.
-_TRUSTED = 0.8
+#: Least P(inlier) of an unlabelled sample that the judge is fitted to, in a pool with few outliers and in one with many.
+#: A few outliers in the fit are enough to make others of their kind look ordinary, but a judge of the most ordinary samples alone
+#: is a little worse.
+_TRUSTED, _STRICTLY_TRUSTED = 0.5, 0.95
+#: Estimated share of outliers from which a pool has many.
+_MANY = 0.1
 #: The judge of the labelled samples sees at most so many statistics.
 _MOST_STATISTICS = 400
 #: Samples per batch of the fit, which is in float64.
@@ -48,7 +52,9 @@ def fit_judge(
     """
     positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
     p_inlier = judge_pool(outputs, labels) if p_inlier is None else p_inlier
-    trusted = p_inlier[positions] >= _TRUSTED
+    unlabeled = p_inlier[labels.cpu() < 0]
+    has_many = len(unlabeled) > 0 and float(1.0 - unlabeled.mean()) >= _MANY
+    trusted = p_inlier[positions] >= (_STRICTLY_TRUSTED if has_many else _TRUSTED)
     return _fitted(outputs, positions[trusted], classes[trusted], stage_names)
 
 
