@@ -19,8 +19,8 @@ from momatch.outliers import Judge
 from momatch.outliers.contamination import inlier_probability
 
 #: Least P(inlier) of an unlabelled sample that the judge is fitted to, in a pool with few outliers and in one with many.
-#: A few outliers in the fit are enough to make others of their kind look ordinary, but a judge of the most ordinary samples alone
-#: is a little worse.
+#: A few outliers in the fit are enough to make others of their kind look ordinary; but a judge of the most ordinary samples
+#: alone is a little worse.
 _TRUSTED, _STRICTLY_TRUSTED = 0.5, 0.95
 #: Estimated share of outliers from which a pool has many.
 _MANY = 0.1
