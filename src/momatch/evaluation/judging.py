@@ -23,7 +23,7 @@ from momatch.outliers.contamination import inlier_probability
 #: alone is a little worse.
 _TRUSTED, _STRICTLY_TRUSTED = 0.5, 0.95
 #: Estimated share of outliers from which a pool has many.
-_MANY = 0.1
+MANY_OUTLIERS = 0.1
 #: The judge of the labelled samples sees at most so many statistics.
 _MOST_STATISTICS = 400
 #: Samples per batch of the fit, which is in float64.
@@ -53,7 +53,7 @@ def fit_judge(
     positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
     p_inlier = judge_pool(outputs, labels) if p_inlier is None else p_inlier
     unlabeled = p_inlier[labels.cpu() < 0]
-    has_many = len(unlabeled) > 0 and float(1.0 - unlabeled.mean()) >= _MANY
+    has_many = len(unlabeled) > 0 and float(1.0 - unlabeled.mean()) >= MANY_OUTLIERS
     trusted = p_inlier[positions] >= (_STRICTLY_TRUSTED if has_many else _TRUSTED)
     return _fitted(outputs, positions[trusted], classes[trusted], stage_names)
 

@@ -278,7 +278,7 @@ def _finish(
         training.model,
         training.spec,
         refitted,
-        calibration(training, refitted, judge),
+        calibration(training, refitted, judged),
         judge=judge,
         settings=model_settings(config, training.spec),
         result=result,

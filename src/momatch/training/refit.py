@@ -14,7 +14,7 @@ from torch import Tensor
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.evaluation.judging import fit_judge, judge_pool, judge_scores
+from momatch.evaluation.judging import MANY_OUTLIERS, fit_judge, judge_pool
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
@@ -25,8 +25,8 @@ from momatch.training.setup import Training
 POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
-#: Calibration images of the pool count as junk if their distance is this many deviations above the usual one.
-JUNK_DEVIATIONS = 6.0
+#: Least P(inlier) of a calibration image from a pool with many outliers.
+LIKELY_INLIER = 0.5
 #: Most times that the pool is judged during training.
 MOST_WEIGHINGS = 10
 
@@ -47,15 +47,20 @@ class Judged:
 
     Attributes:
         judge: of the averaged model's stages.
-        positions: (n,) images of the pool, at most `POOL_SAMPLES`.
+        positions: (n,) images of the pool that are not also labelled, at most `POOL_SAMPLES`.
         outputs: the averaged model's, of these images.
-        p_inlier: (n,) result of `judge_pool`; 1 for images that are also labelled.
+        p_inlier: (n,) result of `judge_pool`.
     """
 
     judge: Judge
     positions: Int64[Tensor, " n"]
     outputs: Outputs
     p_inlier: Float[Tensor, " n"]
+
+    @property
+    def outlier_share(self) -> float:
+        """Estimated share of outliers in the pool; 0 for an empty one."""
+        return float(1.0 - self.p_inlier.mean()) if len(self.p_inlier) else 0.0
 
 
 def fitted_judge(training: Training, cutoff: float) -> Judged:
@@ -64,44 +69,46 @@ def fitted_judge(training: Training, cutoff: float) -> Judged:
     outputs, labels = _outputs(training, names)
     p_inlier = judge_pool(outputs, labels)
     judge = fit_judge(outputs, labels, cutoff=cutoff, stage_names=names, p_inlier=p_inlier)
-    positions, data = _pool_positions(training), training.data
-    in_pool = torch.arange(len(data.labels), len(labels))
-    is_labeled = data.is_shown[positions]
-    return Judged(judge, positions, outputs.select(in_pool), torch.where(is_labeled, 1.0, p_inlier[in_pool]))
+    in_pool = torch.arange(len(training.data.labels), len(labels))
+    return Judged(judge, _pool_positions(training), outputs.select(in_pool), p_inlier[in_pool])
 
 
-def calibration(training: Training, refitted: Head | None, judge: Judge | None) -> OutlierCalibration | None:
+def calibration(training: Training, refitted: Head | None, judged: Judged | None) -> OutlierCalibration | None:
     """Outlier scores of the calibration images; None if there are none.
 
     Args:
         training: the finished training.
         refitted: result of `refitted_head`; None scores with the averaged model's head.
-        judge: that of `fitted_judge`; None if the head scores outliers.
+        judged: result of `fitted_judge`; None if the head scores outliers.
     """
     rows = training.calibration.rows
     if len(rows) == 0:
         return None
     average = training.step.average.classifier
     outlier_head = average.head if refitted is None else refitted
+    judge = None if judged is None else judged.judge
     names = None if judge is None else judge.stage_names
     outputs = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES), stage_names=names)
     # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
     scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
-    if judge is not None and training.calibration.of_pool:
-        outputs = _without_junk(outputs, judge)
+    if judged is not None and training.calibration.of_pool and judged.outlier_share >= MANY_OUTLIERS:
+        outputs = _without_junk(training, judged, outputs)
     scorer.calibrate(outputs.z, outputs.stages)
     return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
 
 
-def _without_junk(outputs: Outputs, judge: Judge) -> Outputs:
-    """The calibration images without those that are far too unusual to be inliers.
+def _without_junk(training: Training, judged: Judged, outputs: Outputs) -> Outputs:
+    """The calibration images without likely outliers.
 
-    Junk among them would raise every p-value, and hide the junk to come. Inliers are hardly ever so unusual, so that the
-    bound on false positives holds but for their share, far below one in a thousand.
+    Junk among them would raise every p-value, and hide the junk to come. Some inliers go with it, so that the bound on false
+    positives holds only roughly; a pool that seems clean is left as it is.
     """
-    distance = judge_scores(judge, outputs)["nearest"]
-    usual = distance <= judge.typical_distance + JUNK_DEVIATIONS * judge.distance_deviation
-    return outputs.select(usual.nonzero().flatten()) if bool(usual.any()) else outputs
+    average, data = training.step.average.classifier, training.data
+    labeled = run_classifier(average, data.labeled, stage_names=judged.judge.stage_names)
+    everything = labeled.append(judged.outputs).append(outputs)
+    labels = torch.cat([data.labels, torch.full((len(everything) - len(labeled),), UNLABELED)])
+    usual = (judge_pool(everything, labels)[-len(outputs) :] >= LIKELY_INLIER).nonzero().flatten()
+    return outputs.select(usual) if len(usual) else outputs
 
 
 def refit_outlier_head(training: Training, cutoff: float) -> None:
@@ -150,6 +157,9 @@ def _outputs(training: Training, stage_names: Sequence[str] | None = None) -> tu
 
 
 def _pool_positions(training: Training) -> Int64[Tensor, " n"]:
-    """The images of the pool that are used: every k-th, at most `POOL_SAMPLES`."""
-    size = len(training.data.unlabeled)
-    return torch.arange(0, size, max(1, -(-size // POOL_SAMPLES)))
+    """The images of the pool that are used: every k-th, at most `POOL_SAMPLES`, without those that are also labelled.
+
+    A judge has seen these, and they would look more ordinary than any other.
+    """
+    positions = (~training.data.is_shown).nonzero().flatten()
+    return positions[:: max(1, -(-len(positions) // POOL_SAMPLES))]
