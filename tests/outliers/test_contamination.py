@@ -37,7 +37,7 @@ def naive(pool, labeled):
     if len(pool) >= 100:
         low, high = quantile(pool, 0.02), quantile(pool, 0.15)
         unit = min(max((high - low) / 1.15, 0.5 * unit), 2 * unit)
-        center = max(center, high + 0.67 * unit)
+        center = max(center, high + 0.85 * unit)
     x = [(score - center) / unit for score in pool]
     mean = max(quantile(x, 0.9), 2.5)
     width = max(1.4826 * sorted(abs(value - mean) for value in x)[(len(x) - 1) // 2], 1.0)

@@ -19,7 +19,7 @@ _FEWEST = 5
 #: inliers, 1.33 if two fifths are.
 _LOW, _HIGH, _DEVIATIONS = 0.02, 0.15, 1.15
 #: Deviations from the upper of them to the inliers' mean: 1.04 if all of the pool is inliers, 0.67 if three fifths are.
-_TO_MEAN = 0.67
+_TO_MEAN = 0.85
 #: Fewer pool samples than this have no such quantiles; the labelled samples must do.
 _FEWEST_FOR_QUANTILES = 100
 _STEPS = 200
