@@ -23,7 +23,7 @@ from momatch.outliers.contamination import inlier_probability
 #: alone is a little worse.
 _TRUSTED, _STRICTLY_TRUSTED = 0.5, 0.95
 #: Estimated share of outliers from which a pool has many.
-MANY_OUTLIERS = 0.14
+MANY_OUTLIERS = 0.18
 #: The judge of the labelled samples sees at most so many statistics.
 _MOST_STATISTICS = 400
 #: Samples per batch of the fit, which is in float64.

@@ -26,7 +26,7 @@ POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
 #: Least P(inlier) of a calibration image from a pool with many outliers.
-LIKELY_INLIER = 0.5
+LIKELY_INLIER = 0.2
 #: Most times that the pool is judged during training.
 MOST_WEIGHINGS = 10
 
@@ -100,8 +100,8 @@ def calibration(training: Training, refitted: Head | None, judged: Judged | None
 def _without_junk(training: Training, judged: Judged, outputs: Outputs) -> Outputs:
     """The calibration images without likely outliers.
 
-    Junk among them would raise every p-value, and hide the junk to come. Some inliers go with it, so that the bound on false
-    positives holds only roughly; a pool that seems clean is left as it is.
+    Junk among them would raise every p-value, and hide the junk to come. What is left of it still does, and some inliers go
+    with it, so that the bound on false positives holds only roughly. A pool that seems clean is left as it is.
     """
     average, data = training.step.average.classifier, training.data
     labeled = run_classifier(average, data.labeled, stage_names=judged.judge.stage_names)
