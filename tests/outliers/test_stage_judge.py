@@ -130,7 +130,10 @@ def test_equals_the_definition_in_numpy():
     columns = []
     for maps in (output.flatten(2).numpy() for output in outputs):
         deviation = maps.std(2)
-        columns += [maps.mean(2), np.log(deviation + 1e-3 * deviation.mean(1, keepdims=True) + 1e-12)]
+        columns += [
+            maps.mean(2),
+            np.log(deviation + 1e-3 * (abs(maps.mean(2)) + deviation).mean(1, keepdims=True) + 1e-12),
+        ]
     table = torch.from_numpy(np.concatenate(columns, 1))
     expected = Judge(table.shape[1], K).double().fit([(table, y)])
     nearest = expected.mahalanobis(table).amin(1)

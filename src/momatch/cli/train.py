@@ -144,7 +144,9 @@ def outlier_line(config: TrainConfig, result: Mapping[str, Any]) -> str | None:
     found, judged = result.get("likely_outliers"), result.get("judged_images")
     if not found:
         return None
-    sampled = judged is not None and judged < result.get("unlabeled_images", judged)
+    # Labelled images in the pool are not judged.
+    rest = result.get("unlabeled_images", 0) - config.labeled_in_pool * result.get("labeled_images", 0)
+    sampled = judged is not None and judged < rest
     images = f"of {judged:,} images from the pool" if sampled else f"image{'s' * (found != 1)} of the pool"
     looks = "look like outliers" if found != 1 else "looks like an outlier"
     share = _percent(result.get("estimated_outlier_share"))
