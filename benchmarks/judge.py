@@ -65,7 +65,7 @@ def prediction(name, channels, side, classes):
         with torch.inference_mode():
             score_images(network, scorer, images, reader)
 
-    found = medians({"head": lambda: run(by_head), "judge": lambda: run(by_judge)}, repeats=15, at_most=60.0)
+    found = medians({"head": lambda: run(by_head), "judge": lambda: run(by_judge)}, repeats=9, at_most=25.0)
     return found["head"], found["judge"], stages.shape[1]
 
 
@@ -101,7 +101,7 @@ def main():
     rows.append(
         {"what": what, "without": f"{head:.1f} s", "with": f"{after:+.2f} s", "more": f"{after / head:+.1%} of the run"}
     )
-    for name in ("cnn-small", "wrn-28-2"):
+    for name in ("cnn-tiny",):
         script = MEMORY.format(name=name, batches=100, path=sys.path[:1])
         found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         rows.append(
