@@ -1,31 +1,25 @@
-"""Fit the judge of outliers to a classifier's outputs, and weigh a pool by it (docs/method.md, "The judge").
+"""Fit the judge of outliers to a classifier's outputs, and score by it (docs/method.md, "The judge").
 
-A pool may hold outliers, which a classifier labels with confidence. So they are looked for first, by a judge that is fitted to
+A pool may hold outliers, which a classifier labels with confidence. So they are looked for first, by judges that are fitted to
 the labelled samples alone and that no outlier has touched. The judge that is kept is fitted to the labelled samples and to
 those of the pool that are confidently predicted and look like inliers.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.evaluation.evaluate import confident_samples
+from momatch.evaluation.pool_judging import judge_pool
 from momatch.heads import log_density, log_posterior
 from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
-from momatch.outliers.contamination import inlier_probability
 
-#: Least P(inlier) of an unlabelled sample that the judge is fitted to, in a pool with few outliers and in one with many.
-#: A few outliers in the fit are enough to make others of their kind look ordinary; but a judge of the most ordinary samples
-#: alone is a little worse.
-_TRUSTED, _STRICTLY_TRUSTED = 0.5, 0.95
-#: Estimated share of outliers from which a pool has many.
-MANY_OUTLIERS = 0.18
-#: The judge of the labelled samples sees at most so many statistics.
-_MOST_STATISTICS = 400
+#: Least P(inlier) of an unlabelled sample that the judge is fitted to: a few outliers in the fit are enough to make others of
+#: their kind look ordinary.
+_TRUSTED = 0.95
 #: Samples per batch of the fit, which is in float64.
 _BATCH = 1024
 
@@ -52,43 +46,8 @@ def fit_judge(
     """
     positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
     p_inlier = judge_pool(outputs, labels) if p_inlier is None else p_inlier
-    unlabeled = p_inlier[labels.cpu() < 0]
-    has_many = len(unlabeled) > 0 and float(1.0 - unlabeled.mean()) >= MANY_OUTLIERS
-    trusted = p_inlier[positions] >= (_STRICTLY_TRUSTED if has_many else _TRUSTED)
+    trusted = p_inlier[positions] >= _TRUSTED
     return _fitted(outputs, positions[trusted], classes[trusted], stage_names)
-
-
-def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """P(inlier) of each sample, from a judge of the labelled samples; 1 for these.
-
-    Without two labelled samples of a class there is no telling how far samples of a class may be apart: then all are 1.
-
-    Args:
-        outputs: of all samples, with stages.
-        labels: true classes, -1 for unlabelled.
-    """
-    assert outputs.stages is not None
-    labels = labels.cpu()
-    probability = torch.ones(len(labels), dtype=torch.float64)
-    labeled, pool = (labels >= 0).nonzero().flatten(), (labels < 0).nonzero().flatten()
-    counts = torch.bincount(labels[labeled], minlength=1)
-    if len(pool) == 0 or int(counts.max()) < 2:
-        return probability
-    outputs = replace(outputs, stages=_thinned(outputs.stages))
-    judge = _fitted(outputs, labeled, labels[labeled])
-    nearest = _distances(judge, outputs.select(pool)).amin(1).double()
-    classes = labels[labeled]
-    own = _distances(judge, outputs.select(labeled)).gather(1, classes[:, None])[:, 0].double()
-    left_out = Judge.leave_one_out(
-        own, len(labeled), shrinkage=float(judge.shrinkage), class_count=counts[classes].double()
-    )
-    probability[pool] = inlier_probability(nearest.log(), left_out[counts[classes] > 1].log())
-    return probability
-
-
-def _thinned(stages: Float[Tensor, "n S"]) -> Float[Tensor, "n s"]:
-    """Every k-th statistic: more than `_MOST_STATISTICS` take long, and few labelled samples do not need them."""
-    return stages[:, :: -(-stages.shape[1] // _MOST_STATISTICS)]
 
 
 @torch.no_grad()

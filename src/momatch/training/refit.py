@@ -14,7 +14,8 @@ from torch import Tensor
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.evaluation.judging import MANY_OUTLIERS, fit_judge, judge_pool
+from momatch.evaluation.judging import fit_judge
+from momatch.evaluation.pool_judging import judge_pool
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
@@ -26,7 +27,7 @@ POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
 #: Least P(inlier) of a calibration image from a pool with many outliers.
-LIKELY_INLIER = 0.2
+LIKELY_INLIER = 0.5
 #: Most times that the pool is judged during training.
 MOST_WEIGHINGS = 10
 
@@ -91,7 +92,7 @@ def calibration(training: Training, refitted: Head | None, judged: Judged | None
     outputs = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES), stage_names=names)
     # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
     scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
-    if judged is not None and training.calibration.of_pool and judged.outlier_share >= MANY_OUTLIERS:
+    if judged is not None and training.calibration.of_pool:
         outputs = _without_junk(training, judged, outputs)
     scorer.calibrate(outputs.z, outputs.stages)
     return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
@@ -120,15 +121,16 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
 
 
 def weighing_steps(config: TrainConfig, pool_size: int) -> frozenset[int]:
-    """The steps before which `weigh_pool` is due: the first, and up to ten more, evenly spaced.
+    """The steps before which `weigh_pool` is due: two to ten, evenly spaced, from a tenth of the training on.
 
-    Few enough that the passes over the pool cost at most about a twentieth of the training.
+    A network that has learned nothing yet cannot tell what is new. There are few enough that the passes over the pool cost
+    about a twentieth of the training, unless it is so short that two cost more.
     """
     trained = config.steps * (config.labeled_batch_size + 2 * config.unlabeled_batch_size)
     # A pass costs about a third of a training step for the same images.
-    times = min(MOST_WEIGHINGS, int(0.05 * 3 * trained / max(1, pool_size)))
+    times = max(2, min(MOST_WEIGHINGS, int(0.05 * 3 * trained / max(1, pool_size))))
     spaced = (round(config.steps * (0.1 + 0.9 * turn / times)) for turn in range(times))
-    return frozenset({0, *(min(step, config.steps - 1) for step in spaced)})
+    return frozenset(min(step, config.steps - 1) for step in spaced)
 
 
 def weigh_pool(training: Training) -> None:
