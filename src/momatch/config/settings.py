@@ -178,13 +178,14 @@ class LossSettings(_Settings):
         moment_whiten: constrain embeddings to the head's learned variances instead of unit variance.
         moment_variant: "paper" follows the formulas of the paper; "published" reproduces its code (orders 1 and 2 only).
         moment_assignment: group labelled samples by their "label", or by the model's "prediction" as the published code does.
+        moment_inliers: with --outliers auto, unlabelled samples count in the constraint by their P(inlier).
         policy: how pseudo-labels are weighted; "supervised" trains on the labelled images only.
         cutoff: minimum confidence for a pseudo-label to count (fixmatch, flexmatch).
         graph_neighbors: features files only: spread the labels over a graph with this many nearest neighbours, to guide the
             first pseudo-labels; 0 disables it.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of freematch's fairness loss.
-        outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from a judge of the
+        outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from judges of the
             labelled images. The others are thresholds above which a sample gets no pseudo-label: a percentile of the labelled
             samples' scores (fixed, or rising during training if "annealed") or a chi-square quantile.
         outlier_score: score compared with the threshold: Mahalanobis distance to the nearest center, to the predicted class's
@@ -201,6 +202,7 @@ class LossSettings(_Settings):
     moment_whiten: bool = False
     moment_variant: Literal["paper", "published"] = "paper"
     moment_assignment: Literal["label", "prediction"] = "label"
+    moment_inliers: bool = False
     policy: Policy = "flexmatch"
     cutoff: float = _within(0.95, 0, 1)
     graph_neighbors: int = _at_least(0, 0)

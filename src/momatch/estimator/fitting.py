@@ -1,7 +1,7 @@
 """One fit: from a weighted set of samples to a scaling, a network and a calibrated scorer."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 
@@ -83,16 +83,17 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         classifier = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed).double()
-    outputs, labels = _outputs(classifier, table), torch.from_numpy(training.codes)
+    is_judged = settings.outlier_score == "judge"
+    names = find_stages(classifier.backbone, torch.from_numpy(table[:1])) if is_judged else None
+    outputs, labels = _outputs(classifier, table, names), torch.from_numpy(training.codes)
     judge = None
-    if settings.outlier_score == "judge":
-        names = find_stages(classifier.backbone, torch.from_numpy(table[:1]))
+    if names is not None:
         judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names)
     # Each distinct sample counts once, as in calibration.
     positions, classes = confident_samples(outputs, labels, cutoff=settings.loss.cutoff)
     refitted = refit_head(classifier.head, outputs.z[positions], classes)
     scorer = Scorer(classifier.head, refitted, judge=judge, score=settings.outlier_score)
-    of_held_out = _outputs(classifier, scaling(held_out))
+    of_held_out = _outputs(classifier, scaling(held_out), names)
     scores = scorer.calibrate(of_held_out.z, of_held_out.stages).calibration_scores
     # Rounding must not break a tie with a calibration sample: ties get the larger p-value.
     scorer.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
@@ -106,11 +107,13 @@ def embed(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Float[Tensor
 
 
 @torch.no_grad()
-def _outputs(classifier: Classifier, x: Float64[np.ndarray, "n F"]) -> Outputs:
-    """Embeddings, log joints and stages of scaled features."""
-    rows = torch.from_numpy(x)
-    reader = StageReader(classifier.backbone, find_stages(classifier.backbone, rows[:1]))
-    parts = [classifier.inspect(chunk, reader) for chunk in _chunks(rows)]
+def _outputs(classifier: Classifier, x: Float64[np.ndarray, "n F"], stage_names: Sequence[str] | None) -> Outputs:
+    """Embeddings and log joints of scaled features, and stages if they are named."""
+    if stage_names is None:
+        z = embed(classifier, x)
+        return Outputs(z, classifier.head(z))
+    reader = StageReader(classifier.backbone, stage_names)
+    parts = [classifier.inspect(chunk, reader) for chunk in _chunks(torch.from_numpy(x))]
     z, stages = (torch.cat(tensors)[: len(x)] for tensors in zip(*parts, strict=True))
     return Outputs(z, classifier.head(z), stages)
 

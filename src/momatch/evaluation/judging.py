@@ -5,7 +5,7 @@ the labelled samples alone and that no outlier has touched. The judge that is ke
 those of the pool that are confidently predicted and look like inliers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int64
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from momatch.evaluation.evaluate import confident_samples
 from momatch.evaluation.pool_judging import judge_pool
-from momatch.heads import log_density, log_posterior
+from momatch.heads import log_posterior
 from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
 
@@ -57,11 +57,12 @@ def judge_scores(judge: Judge, outputs: Outputs) -> dict[str, Float[Tensor, " n"
     Returns:
         "judge": the score behind p-values. "nearest": Mahalanobis distance to the nearest class. "density": -log p(x).
     """
+    assert outputs.stages is not None
     posterior = log_posterior(outputs.log_joint.to(judge.scale)).exp()
-    distance = _distances(judge, outputs)
-    nearest = distance.amin(1)
-    density = log_density(judge.log_joint(distance))
-    scores = {"judge": judge.score(nearest, posterior), "nearest": nearest, "density": -density}
+    batches = zip(outputs.stages.split(_BATCH), posterior.split(_BATCH), strict=True)
+    verdicts = [judge.verdict(stages.to(judge.scale), of_batch) for stages, of_batch in batches]
+    score, nearest, density = (torch.cat(parts) for parts in zip(*verdicts, strict=True))
+    scores = {"judge": score, "nearest": nearest, "density": -density}
     return {
         name: score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf) for name, score in scores.items()
     }
@@ -74,16 +75,3 @@ def _fitted(
     judge = Judge(outputs.stages.shape[1], outputs.log_joint.shape[1], stage_names).to(outputs.stages.dtype)
     pairs = zip(rows.split(_BATCH), classes.split(_BATCH), strict=True)
     return judge.fit([(outputs.stages[some], of_some) for some, of_some in pairs])
-
-
-@torch.no_grad()
-def _distances(judge: Judge, outputs: Outputs) -> Float[Tensor, "n K"]:
-    if len(outputs) == 0:
-        return judge.scale.new_empty(0, judge.num_classes)
-    return torch.cat([judge.mahalanobis(batch) for batch in _batches(judge, outputs)])
-
-
-def _batches(judge: Judge, outputs: Outputs) -> Iterator[Float[Tensor, "b S"]]:
-    assert outputs.stages is not None
-    for batch in outputs.stages.split(_BATCH):
-        yield batch.to(judge.scale)

@@ -42,14 +42,35 @@ def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, "
         return probability
     # Every k-th statistic: many take long, and few labelled samples do not need them.
     stages = outputs.stages[:, :: -(-outputs.stages.shape[1] // _MOST_STATISTICS)].cpu()
-    ranking = _rank(stages[~is_pool], classes, stages[is_pool], outputs.log_joint.shape[1])
+    labeled = _Labeled(stages[~is_pool], classes, outputs.log_joint.shape[1])
+    ranking = _rank(labeled, stages[is_pool])
     by_labeled = two_gaussians(ranking.by_labeled)
     by_core = two_gaussians(ranking.by_core, ranking.left_out)
     if by_labeled is not None and by_core is not None:
         # What is seen in one ranking alone may be chance.
         found = replace(by_core, gain=0.5 * (by_core.gain + by_labeled.gain))
         probability[is_pool] = 1.0 - found.evidence(ranking.left_out) * (1.0 - found.lower(ranking.by_core))
+    probability[is_pool & ~stages.isfinite().all(1)] = 0.0
     return probability
+
+
+@dataclass(frozen=True)
+class _Labeled:
+    """Statistics of samples, and their classes."""
+
+    stages: Float[Tensor, "m S"]
+    classes: Int64[Tensor, " m"]
+    num_classes: int
+
+    def select(self, mask: Bool[Tensor, " m"]) -> "_Labeled":
+        return _Labeled(self.stages[mask], self.classes[mask], self.num_classes)
+
+    def append(self, stages: Float[Tensor, "n S"], classes: Int64[Tensor, " n"]) -> "_Labeled":
+        return _Labeled(torch.cat([self.stages, stages]), torch.cat([self.classes, classes]), self.num_classes)
+
+    def judge(self) -> Judge:
+        fresh = Judge(self.stages.shape[1], self.num_classes).to(self.stages.dtype)
+        return fresh.fit([(self.stages, self.classes)])
 
 
 @dataclass(frozen=True)
@@ -67,18 +88,18 @@ class _Ranking:
     left_out: Float[Tensor, " m"]
 
 
-def _rank(
-    labeled: Float[Tensor, "m S"], classes: Int64[Tensor, " m"], pool: Float[Tensor, "n S"], num_classes: int
-) -> _Ranking:
+def _rank(labeled: _Labeled, pool: Float[Tensor, "n S"]) -> _Ranking:
     by_labeled, by_core, left_out = [], [], []
-    for is_out in _parts(classes):
-        rest, rest_classes = labeled[~is_out], classes[~is_out]
-        nearest = _Judged.by(_fitted(rest, rest_classes, num_classes), pool)
-        by_labeled.append(nearest.score - nearest.score.median())
-        of_pool, of_part = _judged_by_core(rest, rest_classes, pool, nearest, labeled[is_out], num_classes)
-        median = of_pool.median()
-        by_core.append(of_pool - median)
-        left_out.append(of_part - median)
+    for is_out in _parts(labeled.classes):
+        rest, part = labeled.select(~is_out), labeled.stages[is_out]
+        scores, nearest = _scores(rest.judge(), pool)
+        by_labeled.append(scores - _median(scores))
+        for _ in range(_TURNS):
+            core = _Core(rest, pool, nearest, _lowest(scores))
+            scores = core.pool_scores()
+        median = _median(scores)
+        by_core.append(scores - median)
+        left_out.append(core.new_scores(part) - median)
     return _Ranking(torch.stack(by_labeled).mean(0), torch.stack(by_core).mean(0), torch.cat(left_out))
 
 
@@ -92,47 +113,54 @@ def _parts(classes: Int64[Tensor, " m"]) -> list[Bool[Tensor, " m"]]:
     return [(counts[classes] > 1) & (rank % parts == part) for part in range(parts)]
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """Log distance to the nearest class, and that class."""
+class _Core:
+    """Two judges, of labelled samples and of half of the pool's core each.
 
-    score: Float[Tensor, " n"]
-    nearest: Int64[Tensor, " n"]
-
-    @staticmethod
-    def by(judge: Judge, stages: Float[Tensor, "n S"]) -> "_Judged":
-        distance, nearest = judge.mahalanobis(stages.to(judge.scale)).min(1)
-        return _Judged(distance.double().log(), nearest)
-
-
-def _judged_by_core(
-    labeled: Float[Tensor, "m S"],
-    classes: Int64[Tensor, " m"],
-    pool: Float[Tensor, "n S"],
-    judged: _Judged,
-    part: Float[Tensor, "p S"],
-    num_classes: int,
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " p"]]:
-    """Scores of the pool and of the part, by two judges of labelled samples and of half of the pool's core each.
-
-    A sample of the pool is judged by the one that has not seen it.
+    Args:
+        labeled: the labelled samples.
+        pool: the pool.
+        nearest: class of each of its samples.
+        is_core: which of them are its core.
     """
-    step = max(1, -(-len(pool) // _MOST_SAMPLES))
-    position = torch.arange(len(pool))
-    half = torch.where(position % step == 0, (position // step) % 2, -1)  # -1: in neither fit
-    scores, of_part = judged.score, torch.zeros(0).double()
-    for _ in range(_TURNS):
-        core = scores <= scores.kthvalue(max(1, round(_CORE * len(scores)))).values
-        judges = []
+
+    def __init__(
+        self,
+        labeled: _Labeled,
+        pool: Float[Tensor, "n S"],
+        nearest: Int64[Tensor, " n"],
+        is_core: Bool[Tensor, " n"],
+    ) -> None:
+        self._pool = pool
+        step = max(1, -(-len(pool) // _MOST_SAMPLES))
+        position = torch.arange(len(pool))
+        # In which fit each sample may be; -1 for none.
+        self._half = torch.where(position % step == 0, (position // step) % 2, -1)
+        self._judges = []
         for which in (0, 1):
-            used = core & (half == which)
-            stages, targets = torch.cat([labeled, pool[used]]), torch.cat([classes, judged.nearest[used]])
-            judges.append(_fitted(stages, targets, num_classes))
-        first, second = (_Judged.by(judge, pool).score for judge in judges)
-        scores = torch.where(half == 0, second, torch.where(half == 1, first, 0.5 * (first + second)))
-        of_part = torch.stack([_Judged.by(judge, part).score for judge in judges]).mean(0)
-    return scores, of_part
+            used = is_core & (self._half == which)
+            self._judges.append(labeled.append(pool[used], nearest[used]).judge())
+
+    def pool_scores(self) -> Float[Tensor, " n"]:
+        """Of each sample of the pool, by the judge that has not seen it, or by both."""
+        first, second = (_scores(judge, self._pool)[0] for judge in self._judges)
+        return torch.where(self._half == 0, second, torch.where(self._half == 1, first, 0.5 * (first + second)))
+
+    def new_scores(self, stages: Float[Tensor, "p S"]) -> Float[Tensor, " p"]:
+        """Of samples that are not in the pool, by both."""
+        return torch.stack([_scores(judge, stages)[0] for judge in self._judges]).mean(0)
 
 
-def _fitted(stages: Float[Tensor, "m S"], classes: Int64[Tensor, " m"], num_classes: int) -> Judge:
-    return Judge(stages.shape[1], num_classes).to(stages.dtype).fit([(stages, classes)])
+def _scores(judge: Judge, stages: Float[Tensor, "n S"]) -> tuple[Float[Tensor, " n"], Int64[Tensor, " n"]]:
+    """Log distance to the nearest class, infinite for what is not finite; and that class."""
+    distance, nearest = judge.mahalanobis(stages).nan_to_num(nan=torch.inf).min(1)
+    return distance.double().log(), nearest
+
+
+def _lowest(scores: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """The core: the share `_CORE` of lowest scores."""
+    return (scores <= scores.kthvalue(max(1, round(_CORE * len(scores)))).values) & scores.isfinite()
+
+
+def _median(scores: Float[Tensor, " n"]) -> float:
+    finite = scores[scores.isfinite()]
+    return float(finite.median()) if len(finite) else 0.0

@@ -15,6 +15,7 @@ from momatch.heads import Head, log_density, log_posterior
 from momatch.models.classifier import Classifier
 from momatch.outliers import DISTANCES, Judge, Score, StageReader
 from momatch.outliers.conformal import conformal_p_value
+from momatch.outliers.judge import Verdict
 
 #: Outlier scores: that of the judge, or one of the head's, see `momatch.OutlierDetector`.
 OutlierScore = Literal["judge", Score]
@@ -124,20 +125,18 @@ class Scorer(nn.Module):
         log_joint = self.head(z)
         posterior = log_posterior(log_joint).exp()
         if self.judge is not None:
-            density, distance, score = self._judged(stages, posterior)
+            score, distance, density = self._judged(stages, posterior)
         else:
             density, distance, score = self._scored_by_head(z, log_joint)
         calibrated = self.calibration_scores.numel() > 0
         p_value = conformal_p_value(self.calibration_scores, score) if calibrated else torch.full_like(score, torch.nan)
         return Scores(log_joint.argmax(-1), posterior, density, distance, score, p_value)
 
-    def _judged(self, stages: Tensor | None, posterior: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _judged(self, stages: Tensor | None, posterior: Tensor) -> Verdict:
         assert self.judge is not None
         if stages is None:
             raise ValueError("stages: got none, expected the statistics of the network's stages, which the judge needs")
-        distance = self.judge.mahalanobis(stages.to(self.judge.scale))  # (n, K)
-        nearest = distance.amin(1)
-        return log_density(self.judge.log_joint(distance)), nearest, self.judge.score(nearest, posterior)
+        return self.judge.verdict(stages.to(self.judge.scale), posterior)
 
     def _scored_by_head(self, z: Tensor, log_joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         head = self.outlier_head

@@ -7,6 +7,7 @@ stages (`momatch.outliers.stages`), but any vectors will do.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, Integer
@@ -26,6 +27,20 @@ _SAME_DISTANCE = 1e-6
 _MIN_SHRINKAGE = 1e-6
 #: Upper bound on the leverage of a sample: leave-one-out distances stay finite.
 _MAX_LEVERAGE = 0.95
+
+
+class Verdict(NamedTuple):
+    """What a judge says of samples.
+
+    Attributes:
+        score: outlier score, higher for outliers.
+        distance: Mahalanobis distance to the nearest class.
+        log_density: log p(x).
+    """
+
+    score: Float[Tensor, " n"]
+    distance: Float[Tensor, " n"]
+    log_density: Float[Tensor, " n"]
 
 
 class Judge(nn.Module):
@@ -253,6 +268,16 @@ class Judge(nn.Module):
             ValueError: as `mahalanobis`.
         """
         return torch.logsumexp(self(x), 1)
+
+    def verdict(self, x: Float[Tensor, "n F"], posterior: Float[Tensor, "n K"]) -> Verdict:
+        """Score, distance to the nearest class and log p(x) of each sample.
+
+        Raises:
+            ValueError: as `mahalanobis` and `score`.
+        """
+        distance = self.mahalanobis(x)
+        nearest = distance.amin(1)
+        return Verdict(self.score(nearest, posterior), nearest, torch.logsumexp(self.log_joint(distance), 1))
 
     def score(self, distance: Float[Tensor, " n"], posterior: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
         """Outlier score: what is unusual at any depth, plus what the classifier is unsure of.

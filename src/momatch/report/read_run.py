@@ -37,7 +37,7 @@ from momatch.storage.metrics_file import MetricsFile
 from momatch.storage.run_config import read_config
 from momatch.training.data import load_by_name, load_run_data, part_classes, split_rows
 from momatch.training.inputs import input_of
-from momatch.training.refit import fitted_judge, refitted_head
+from momatch.training.refit import outlier_models
 from momatch.training.setup import build_training
 from momatch.training.state import restore
 
@@ -304,8 +304,8 @@ def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, tru
     here = replace(config, device="cpu", compile=False, progress=False).resolved()
     training = build_training(here, torch.device("cpu"), dataset=data.dataset, trust_code=trust_code)
     restore(training, checkpoint.tensors, checkpoint.facts)
-    refitted = refitted_head(training, here.cutoff) if here.refit else None
-    judge = fitted_judge(training, here.cutoff).judge if here.judge == "stages" else None
+    refitted, judged = outlier_models(training, here)
+    judge = None if judged is None else judged.judge
     source = f"This page shows the averaged model at step {checkpoint.step:,}, from {checkpoint.path}."
     rejected = (f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected)
     return Model(training.model.eval(), training.spec, refitted, judge, checkpoint.step, (source, *rejected))

@@ -29,9 +29,8 @@ from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
 from momatch.training.refit import (
     calibration,
-    fitted_judge,
+    outlier_models,
     refit_outlier_head,
-    refitted_head,
     weigh_pool,
     weighing_steps,
 )
@@ -266,8 +265,7 @@ def _finish(
     average = training.step.average.classifier
     if evaluation is None and training.test is not None:
         evaluation = evaluate_classifier(average, training.test.rows, training.test.labels)
-    refitted = refitted_head(training, config.cutoff) if config.refit else None
-    judged = fitted_judge(training, config.cutoff) if config.judge == "stages" else None
+    refitted, judged = outlier_models(training, config)
     judge = None if judged is None else judged.judge
     outliers = None if judged is None else find_outliers(training, judged)
     result = run_result(config, training, history, evaluation)

@@ -85,6 +85,7 @@ class Objective(nn.Module):
         constraint_weight: weight of the constraint.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of the policy's fairness loss, if it has one.
+        trust_constraint: unlabelled samples count in the constraint by their `inlier_probability`.
         assign_labeled: assign labelled samples to clusters by "label" or "prediction".
         processes: for distributed training.
     """
@@ -101,6 +102,7 @@ class Objective(nn.Module):
         constraint_weight: float = 1.0,
         unlabeled_weight: float = 1.0,
         fairness_weight: float = 0.001,
+        trust_constraint: bool = False,
         assign_labeled: Literal["label", "prediction"] = "label",
         processes: Processes | None = None,
     ) -> None:
@@ -112,6 +114,7 @@ class Objective(nn.Module):
         self.constraint_weight = constraint_weight
         self.unlabeled_weight = unlabeled_weight
         self.fairness_weight = fairness_weight
+        self.trust_constraint = trust_constraint
         self.assign_labeled = assign_labeled
         self.processes = processes if processes is not None else Processes()
 
@@ -140,7 +143,7 @@ class Objective(nn.Module):
         labeled_log_joint = head(z.labeled)
         parts = {"supervised_loss": F.cross_entropy(labeled_log_joint, labels)}
         means: dict[str, Tensor] = {}
-        predicted = z.weak.new_empty(0, dtype=torch.int64)
+        predicted, trust = z.weak.new_empty(0, dtype=torch.int64), None
         if self.policy is not None:
             with torch.no_grad():
                 weak_log_posterior = log_posterior(head(z.weak))
@@ -163,6 +166,8 @@ class Objective(nn.Module):
             means = self._pseudo_label_metrics(weight, predicted, truth, is_outlier)
         if self.constraint is not None and head.has_centers:
             clusters = labels if self.assign_labeled == "label" else labeled_log_joint.detach().argmax(-1)
+            if trust is not None and self.trust_constraint:
+                predicted = trust.unsqueeze(1) * F.one_hot(predicted, head.num_classes).to(trust.dtype)
             parts["constraint_loss"] = self.constraint_weight * self._constraint(head, z, clusters, predicted)
         total = torch.stack(tuple(parts.values())).sum()
         return Losses(total, {name: value.detach() for name, value in parts.items()}, means)
@@ -198,13 +203,16 @@ class Objective(nn.Module):
     ) -> dict[str, Float[Tensor, ""]]:
         """Means over this process's part of the batch; the step averages them over the processes."""
         known = weight * (truth != UNLABELED)
+        found = torch.zeros_like(truth, dtype=torch.bool) if is_outlier is None else is_outlier
+        is_true = truth == NO_CLASS
         return {
             "utilisation": weight.mean(),
             "known_weight": known.mean(),
             "correct_weight": (known * (predicted == truth)).mean(),
-            "outlier_share": weight.new_zeros(()) if is_outlier is None else is_outlier.to(weight.dtype).mean(),
-            "true_outliers": (truth == NO_CLASS).to(weight.dtype).mean(),
-            "outlier_weight": (weight * (truth == NO_CLASS)).mean(),
+            "outlier_share": found.to(weight.dtype).mean(),
+            "true_outliers": is_true.to(weight.dtype).mean(),
+            "found_outliers": (found & is_true).to(weight.dtype).mean(),
+            "outlier_weight": (weight * is_true).mean(),
         }
 
 
@@ -232,6 +240,7 @@ def build_objective(
         constraint_weight=settings.moment_weight,
         unlabeled_weight=settings.unlabeled_weight,
         fairness_weight=settings.fairness_weight,
+        trust_constraint=settings.moment_inliers,
         assign_labeled=settings.moment_assignment,
         processes=processes,
     )

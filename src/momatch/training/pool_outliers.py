@@ -100,17 +100,18 @@ class PoolOutliers:
 
 def find_outliers(training: Training, judged: Judged) -> PoolOutliers | None:
     """The likely outliers among the judged images; None without a pool."""
-    if len(judged.positions) == 0:
+    positions, outputs = judged.pool.positions, judged.pool.of_pool
+    if len(positions) == 0:
         return None
-    score = judge_scores(judged.judge, judged.outputs)["judge"]
+    score = judge_scores(judged.judge, outputs)["judge"]
     is_likely = judged.p_inlier < LIKELY
     order = score.argsort(descending=True, stable=True)
     order = order[is_likely[order]]
-    is_outlier, is_known = _truth(training, judged.positions)
+    is_outlier, is_known = _truth(training, positions)
     return PoolOutliers(
         listed=_listed(training, judged, score, order[:MAX_LISTED]),
         found=len(order),
-        judged=len(judged.positions),
+        judged=len(positions),
         share=float(1.0 - judged.p_inlier.mean()),
         true_share=_share(is_outlier, is_known),
         precision=_share(is_outlier, is_known & is_likely),
@@ -153,7 +154,7 @@ def _listed(
     training: Training, judged: Judged, score: Float[Tensor, " n"], order: Int64[Tensor, " m"]
 ) -> tuple[ListedOutlier, ...]:
     """The rows of the images at `order`."""
-    positions, log_joint = judged.positions[order], judged.outputs.log_joint[order].double()
+    positions, log_joint = judged.pool.positions[order], judged.pool.of_pool.log_joint[order].double()
     rows, files = dataset_rows(training, positions), training.input.dataset.train.files
     truth = zip(*(values.tolist() for values in _truth(training, positions)), strict=True)
     columns = (

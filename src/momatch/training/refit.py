@@ -32,46 +32,79 @@ LIKELY_INLIER = 0.5
 MOST_WEIGHINGS = 10
 
 
-def refitted_head(training: Training, cutoff: float) -> Head | None:
-    """A refitted copy of the averaged model's head; None for a head without centers."""
+@dataclass(frozen=True)
+class PoolOutputs:
+    """The averaged model's outputs for the labelled images and a sample of the pool.
+
+    Attributes:
+        outputs: the labelled images first.
+        labels: their labels, -1 for the pool.
+        positions: (n,) the images of the pool: at most `POOL_SAMPLES`, and none that is also labelled.
+    """
+
+    outputs: Outputs
+    labels: Int64[Tensor, " m+n"]
+    positions: Int64[Tensor, " n"]
+
+    @property
+    def of_labeled(self) -> Outputs:
+        """Of the labelled images."""
+        return self.outputs.select((self.labels != UNLABELED).nonzero().flatten())
+
+    @property
+    def of_pool(self) -> Outputs:
+        """Of the images of the pool."""
+        return self.outputs.select((self.labels == UNLABELED).nonzero().flatten())
+
+
+def run_on_pool(training: Training, stage_names: Sequence[str] | None = None) -> PoolOutputs:
+    """Run the averaged model on the labelled images and every k-th of the pool, with stages if they are named."""
+    data, average = training.data, training.step.average.classifier
+    # A judge has seen the labelled ones, and they would look more ordinary than any other.
+    positions = (~data.is_shown).nonzero().flatten()
+    positions = positions[:: max(1, -(-len(positions) // POOL_SAMPLES))]
+    outputs = run_classifier(average, data.labeled, stage_names=stage_names)
+    if len(positions):
+        outputs = outputs.append(run_classifier(average, data.unlabeled.select(positions), stage_names=stage_names))
+    return PoolOutputs(outputs, torch.cat([data.labels, torch.full((len(positions),), UNLABELED)]), positions)
+
+
+def outlier_models(training: Training, config: TrainConfig) -> tuple[Head | None, "Judged | None"]:
+    """The averaged model's head, refitted, and its judge, in one pass of the network; None for what the config does without."""
     average = training.step.average.classifier
-    if not average.head.has_centers:
-        return None
-    outputs, labels = _outputs(training)
-    positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
-    return refit_head(average.head, outputs.z[positions], classes)
+    refits, judges = config.refit and average.head.has_centers, config.judge == "stages"
+    if not refits and not judges:
+        return None, None
+    names = training.input.stage_names(average) if judges else None
+    found = run_on_pool(training, names)
+    refitted = _refitted(average.head, found, config.cutoff) if refits else None
+    return refitted, None if names is None else _fitted_judge(found, names, config.cutoff)
+
+
+def _refitted(head: Head, found: PoolOutputs, cutoff: float) -> Head | None:
+    positions, classes = confident_samples(found.outputs, found.labels, cutoff=cutoff)
+    return refit_head(head, found.outputs.z[positions], classes)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The judge, and what the model and it found in the pool.
+    """The judge, and what it found in the pool.
 
     Attributes:
         judge: of the averaged model's stages.
-        positions: (n,) images of the pool that are not also labelled, at most `POOL_SAMPLES`.
-        outputs: the averaged model's, of these images.
-        p_inlier: (n,) result of `judge_pool`.
+        pool: what it was fitted to.
+        p_inlier: (n,) result of `judge_pool` for the images of the pool.
     """
 
     judge: Judge
-    positions: Int64[Tensor, " n"]
-    outputs: Outputs
+    pool: PoolOutputs
     p_inlier: Float[Tensor, " n"]
 
-    @property
-    def outlier_share(self) -> float:
-        """Estimated share of outliers in the pool; 0 for an empty one."""
-        return float(1.0 - self.p_inlier.mean()) if len(self.p_inlier) else 0.0
 
-
-def fitted_judge(training: Training, cutoff: float) -> Judged:
-    """A judge of the averaged model's stages, and the pool judged, in one pass of the network."""
-    names = training.input.stage_names(training.step.average.classifier)
-    outputs, labels = _outputs(training, names)
-    p_inlier = judge_pool(outputs, labels)
-    judge = fit_judge(outputs, labels, cutoff=cutoff, stage_names=names, p_inlier=p_inlier)
-    in_pool = torch.arange(len(training.data.labels), len(labels))
-    return Judged(judge, _pool_positions(training), outputs.select(in_pool), p_inlier[in_pool])
+def _fitted_judge(found: PoolOutputs, stage_names: Sequence[str], cutoff: float) -> Judged:
+    p_inlier = judge_pool(found.outputs, found.labels)
+    judge = fit_judge(found.outputs, found.labels, cutoff=cutoff, stage_names=stage_names, p_inlier=p_inlier)
+    return Judged(judge, found, p_inlier[found.labels == UNLABELED])
 
 
 def calibration(training: Training, refitted: Head | None, judged: Judged | None) -> OutlierCalibration | None:
@@ -79,8 +112,8 @@ def calibration(training: Training, refitted: Head | None, judged: Judged | None
 
     Args:
         training: the finished training.
-        refitted: result of `refitted_head`; None scores with the averaged model's head.
-        judged: result of `fitted_judge`; None if the head scores outliers.
+        refitted: the refitted head; None scores with the averaged model's head.
+        judged: the judge; None if the head scores outliers.
     """
     rows = training.calibration.rows
     if len(rows) == 0:
@@ -93,29 +126,27 @@ def calibration(training: Training, refitted: Head | None, judged: Judged | None
     # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
     scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
     if judged is not None and training.calibration.of_pool:
-        outputs = _without_junk(training, judged, outputs)
+        outputs = _without_junk(judged.pool, outputs)
     scorer.calibrate(outputs.z, outputs.stages)
     return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
 
 
-def _without_junk(training: Training, judged: Judged, outputs: Outputs) -> Outputs:
+def _without_junk(pool: PoolOutputs, outputs: Outputs) -> Outputs:
     """The calibration images without likely outliers.
 
     Junk among them would raise every p-value, and hide the junk to come. What is left of it still does, and some inliers go
     with it, so that the bound on false positives holds only roughly. A pool that seems clean is left as it is.
     """
-    average, data = training.step.average.classifier, training.data
-    labeled = run_classifier(average, data.labeled, stage_names=judged.judge.stage_names)
-    everything = labeled.append(judged.outputs).append(outputs)
-    labels = torch.cat([data.labels, torch.full((len(everything) - len(labeled),), UNLABELED)])
-    usual = (judge_pool(everything, labels)[-len(outputs) :] >= LIKELY_INLIER).nonzero().flatten()
+    labels = torch.cat([pool.labels, torch.full((len(outputs),), UNLABELED)])
+    p_inlier = judge_pool(pool.outputs.append(outputs), labels)[-len(outputs) :]
+    usual = (p_inlier >= LIKELY_INLIER).nonzero().flatten()
     return outputs.select(usual) if len(usual) else outputs
 
 
 def refit_outlier_head(training: Training, cutoff: float) -> None:
     """Update the head that scores outliers during training from the averaged model."""
-    refitted = refitted_head(training, cutoff)
-    detector = training.step.objective.detector
+    head, detector = training.step.average.classifier.head, training.step.objective.detector
+    refitted = None if detector is None else _refitted(head, run_on_pool(training), cutoff)
     if refitted is not None and detector is not None:
         detector.head.load_state_dict(refitted.state_dict())
 
@@ -146,22 +177,3 @@ def weigh_pool(training: Training) -> None:
         outputs = labeled.append(run_classifier(average, data.unlabeled.select(rest), stage_names=names))
         found = judge_pool(outputs, torch.cat([data.labels, torch.full((len(rest),), UNLABELED)]))
         weights[rest.to(weights.device)] = found[len(labeled) :].to(weights)
-
-
-def _outputs(training: Training, stage_names: Sequence[str] | None = None) -> tuple[Outputs, Tensor]:
-    """The averaged model's outputs for the labelled set and a sample of the pool, and their labels (-1 for the pool)."""
-    data, average = training.data, training.step.average.classifier
-    pool = data.unlabeled.select(_pool_positions(training))
-    outputs = run_classifier(average, data.labeled, stage_names=stage_names)
-    if len(pool):
-        outputs = outputs.append(run_classifier(average, pool, stage_names=stage_names))
-    return outputs, torch.cat([data.labels, torch.full((len(pool),), UNLABELED)])
-
-
-def _pool_positions(training: Training) -> Int64[Tensor, " n"]:
-    """The images of the pool that are used: every k-th, at most `POOL_SAMPLES`, without those that are also labelled.
-
-    A judge has seen these, and they would look more ordinary than any other.
-    """
-    positions = (~training.data.is_shown).nonzero().flatten()
-    return positions[:: max(1, -(-len(positions) // POOL_SAMPLES))]

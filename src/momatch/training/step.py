@@ -31,7 +31,7 @@ LABELED_VIEW = 2
 METRICS = (
     *("loss", "supervised_loss", "unlabeled_loss", "constraint_loss", "fairness_loss", "gradient_norm"),
     *("utilisation", "known_weight", "correct_weight", "outlier_share"),
-    *("true_outliers", "outlier_weight", "good_steps"),
+    *("true_outliers", "found_outliers", "outlier_weight", "good_steps"),
     *("skipped_steps", "skipped_in_a_row", "longest_skip"),
 )
 _LOSSES = METRICS[: METRICS.index("utilisation")]
@@ -129,6 +129,11 @@ class TrainStep:
         known = sums["known_weight"]
         means["pseudo_label_accuracy"] = sums["correct_weight"] / known if known > 0 else None
         if sums["true_outliers"] > 0:
+            means["true_outlier_share"] = sums["true_outliers"] / good
+            means["outlier_precision"] = (
+                sums["found_outliers"] / found if (found := sums["outlier_share"]) > 0 else None
+            )
+            means["outlier_recall"] = sums["found_outliers"] / sums["true_outliers"]
             means["outliers_pseudo_labeled"] = sums["outlier_weight"] / sums["true_outliers"]
         return {**means, "skipped_steps": sums["skipped_steps"]}
 
