@@ -38,9 +38,9 @@ DATASETS = {
 NO_RULE = "AAGMM, no rule"
 #: Rule -> settings.
 RULES = {
-    "linear FlexMatch": {"head": "linear", "embedding_dim": 0},
+    "linear FlexMatch": {"head": "linear", "embedding_dim": 0, "outliers": "none"},
     "linear, annealed energy": {"head": "linear", "embedding_dim": 0, "outliers": "annealed"},
-    NO_RULE: {},
+    NO_RULE: {"outliers": "none"},
     "AAGMM, P90": {"outliers": "percentile"},
     "AAGMM, auto": {"outliers": "auto"},
 }

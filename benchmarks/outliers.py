@@ -37,7 +37,7 @@ DATASETS = {
     "cifar10": ("features", {"labels_per_class": 8}, ("fashion-mnist", "mnist")),
 }
 #: Model -> settings.
-MODELS = {"AAGMM": {}, "linear": {"head": "linear", "embedding_dim": 0}}
+MODELS = {"AAGMM": {"outliers": "none"}, "linear": {"head": "linear", "embedding_dim": 0, "outliers": "none"}}
 OURS = ("AAGMM", "momatch", "judge")
 #: Images of each kind of far outliers, and most inliers and near outliers.
 COUNT = 2000

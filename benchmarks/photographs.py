@@ -31,7 +31,7 @@ KNOWN = 4
 JUNK = 150
 ORIGINS = ("unknown classes", "CIFAR-10", "patches")
 ALPHA = 0.05
-RULES = {"no rule": {}, "auto": {"outliers": "auto"}}
+RULES = {"no rule": {"outliers": "none"}, "auto": {"outliers": "auto"}}
 
 
 def embedded(arguments):

@@ -208,7 +208,7 @@ class LossSettings(_Settings):
     graph_neighbors: int = _at_least(0, 0)
     unlabeled_weight: float = _at_least(1.0, 0, MAX_NUMBER)
     fairness_weight: float = _at_least(0.001, 0, MAX_NUMBER)
-    outliers: Outliers = "none"
+    outliers: Outliers = "auto"
     outlier_score: Score = "auto"
     outlier_percentile: float = _within(90.0, 0, 100)
     outlier_quantile: float = _within(0.99, 0, 1)

@@ -155,7 +155,11 @@ def _train(
     images_per_step = config.labeled_batch_size + 2 * config.unlabeled_batch_size
     # Without pseudo-labels there is nothing to weigh.
     weighs = training.step.objective.inlier_probability is not None
-    weighings = weighing_steps(config, len(training.data.unlabeled)) if weighs else frozenset()
+    weighings = (
+        weighing_steps(config, len(training.data.unlabeled), stages_change=training.input.stages_change)
+        if weighs
+        else frozenset()
+    )
     refit_outliers = config.outlier_refit_interval > 0 and training.step.objective.detector is not None
     last_logged_step, last_logged_seconds = training.stream.step, history.seconds
     start_time = time.perf_counter() - history.seconds

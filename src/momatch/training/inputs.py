@@ -45,6 +45,8 @@ class Input(ABC):
 
     #: Prefix of "... images" in the log.
     words = ""
+    #: Training changes what the network's stages show.
+    stages_change = True
     #: Message if there are no test images.
     no_test = "the dataset has no test images; train with test_fraction (--test-fraction) to hold some out"
 
@@ -189,6 +191,7 @@ class FeatureInput(Input):
     """
 
     words = "features of "
+    stages_change = False
     no_test = "the features file has no test images; recreate it with momatch embed --test-fraction to hold some out"
 
     def __init__(self, dataset: Dataset, spec: FeatureSpec) -> None:

@@ -29,7 +29,7 @@ CALIBRATION_SAMPLES = 10_000
 #: Least P(inlier) of a calibration image from a pool with many outliers.
 LIKELY_INLIER = 0.5
 #: Most times that the pool is judged during training.
-MOST_WEIGHINGS = 10
+MOST_WEIGHINGS = 6
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,20 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
         detector.head.load_state_dict(refitted.state_dict())
 
 
-def weighing_steps(config: TrainConfig, pool_size: int) -> frozenset[int]:
-    """The steps before which `weigh_pool` is due: two to ten, evenly spaced, from a tenth of the training on.
+def weighing_steps(config: TrainConfig, pool_size: int, *, stages_change: bool = True) -> frozenset[int]:
+    """The steps before which `weigh_pool` is due.
 
-    A network that has learned nothing yet cannot tell what is new. There are few enough that the passes over the pool cost
-    about a twentieth of the training, unless it is so short that two cost more.
+    Stages that do not change are judged once, before the first. Otherwise it is one to six times, evenly spaced from a tenth of
+    the training on (once: at a quarter), because a network that has learned nothing yet cannot tell what is new. The passes over
+    the pool cost about a twentieth of the training, or one pass.
     """
+    if not stages_change:
+        return frozenset({0})
     trained = config.steps * (config.labeled_batch_size + 2 * config.unlabeled_batch_size)
     # A pass costs about a third of a training step for the same images.
-    times = max(2, min(MOST_WEIGHINGS, int(0.05 * 3 * trained / max(1, pool_size))))
-    spaced = (round(config.steps * (0.1 + 0.9 * turn / times)) for turn in range(times))
+    times = max(1, min(MOST_WEIGHINGS, int(0.05 * 3 * trained / max(1, pool_size))))
+    first = 0.1 if times > 1 else 0.25
+    spaced = (round(config.steps * (first + (1.0 - first) * turn / times)) for turn in range(times))
     return frozenset(min(step, config.steps - 1) for step in spaced)
 
 
