@@ -3,7 +3,8 @@
 Results are (model, by whom, detector) -> (dataset, outliers) -> seed -> (AUROC, FPR95).
 """
 
-from momatch.sweep.statistics import paired_difference, summary
+from _record import spread
+from momatch.sweep.statistics import paired_difference
 
 #: Rivals that were named before anything was measured: the beginning of their names.
 NAMED = ("MaxSoftmax", "EnergyBased", "Mahalanobis", "RMD", "KNN (k = 50)", "ViM", "GEN", "ASH")
@@ -96,10 +97,7 @@ def _mean(of_column, place=0):
 
 
 def _spread(of_column, place=0):
-    found = summary([pair[place] for pair in of_column.values()])
-    if found is None:
-        return ""
-    return f"{found.mean:.3f}" + ("" if found.std is None else f" ± {found.std:.3f}")
+    return spread([pair[place] for pair in of_column.values()], 3)
 
 
 def _interval(found):

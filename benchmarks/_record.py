@@ -10,9 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from momatch.storage.machine import machine_facts
+from momatch.sweep.statistics import summary
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation; empty for no values."""
+    found = summary(values)
+    if found is None:
+        return ""
+    return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ± {found.std:.{digits}f}")
 
 
 def write_result(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from _record import HERE, write_result
+from _record import HERE, spread, write_result
 from momatch import TrainConfig, fit
 from momatch.data.dataset import Dataset, Split
 from momatch.embedding import EmbedOptions, embed
@@ -24,7 +24,6 @@ from momatch.evaluation.judging import judge_scores
 from momatch.evaluation.metrics import auroc
 from momatch.inference.evaluate import fitted
 from momatch.storage.run_directory import RunDirectory
-from momatch.sweep.statistics import summary
 from momatch.training.data import load_by_name
 
 OUT = HERE.parent / "out" / "open-set"
@@ -173,7 +172,7 @@ def main():
         }
         rows.append(
             {"pool": "clean" if share == 0 else f"{share:.0%} {kind}", "rule": rule}
-            | {key: _spread(of, 3 if key.startswith("AUROC") else 1) for key, of in figures.items()}
+            | {key: spread(of, 3 if key.startswith("AUROC") else 1) for key, of in figures.items()}
         )
     notes = (
         f"{arguments.dataset}: the first six classes known, {DATASETS[arguments.dataset][1]} on top of the preset "
@@ -185,13 +184,6 @@ def main():
     )
     details = {f"{rule} | {kind} {share}": by_seed for (rule, (kind, share)), by_seed in found.items()}
     write_result(f"open-set-{arguments.dataset}", rows, notes, details=details)
-
-
-def _spread(values, digits):
-    found = summary(values)
-    if found is None:
-        return ""
-    return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ± {found.std:.{digits}f}")
 
 
 if __name__ == "__main__":

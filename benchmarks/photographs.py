@@ -15,13 +15,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from _record import HERE, write_result
+from _record import HERE, spread, write_result
 from momatch import TrainConfig, fit
 from momatch.data.dataset import Dataset, Split
 from momatch.embedding import EmbedOptions, embed
 from momatch.evaluation.evaluate import run_classifier
 from momatch.evaluation.metrics import auroc
-from momatch.sweep.statistics import summary
 from momatch.training.data import load_by_name
 
 OUT = HERE.parent / "out" / "photographs"
@@ -140,9 +139,8 @@ def main():
             by_seed = [measure(dataset, rule, dirty, seed, arguments) for seed in arguments.seeds]
             line = {"pool": "with junk" if dirty else "clean", "rule": rule}
             for key in by_seed[0]:
-                found = summary([values[key] for values in by_seed])
                 scale, digits = (1, 3) if key.endswith("AUROC") else (100, 1)
-                line[key] = f"{scale * found.mean:.{digits}f} ± {scale * (found.std or 0):.{digits}f}"
+                line[key] = spread([scale * values[key] for values in by_seed], digits)
             rows.append(line)
     counts = torch.bincount(dataset.test.labels, minlength=KNOWN + len(ORIGINS))
     notes = (

@@ -40,17 +40,14 @@ def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, "
     classes = labels[~is_pool]
     if not is_pool.any() or int(torch.bincount(classes, minlength=1).max()) < 2:
         return probability
-    # Every k-th statistic: many take long, and few labelled samples do not need them.
-    stages = outputs.stages[:, :: -(-outputs.stages.shape[1] // _MOST_STATISTICS)].cpu()
-    labeled = _Labeled(stages[~is_pool], classes, outputs.log_joint.shape[1])
-    ranking = _rank(labeled, stages[is_pool])
+    ranking = rank_pool(outputs, labels)
     by_labeled = two_gaussians(ranking.by_labeled)
     by_core = two_gaussians(ranking.by_core, ranking.left_out)
     if by_labeled is not None and by_core is not None:
         # What is seen in one ranking alone may be chance.
         found = replace(by_core, gain=0.5 * (by_core.gain + by_labeled.gain))
         probability[is_pool] = 1.0 - found.evidence(ranking.left_out) * (1.0 - found.lower(ranking.by_core))
-    probability[is_pool & ~stages.isfinite().all(1)] = 0.0
+    probability[is_pool] *= (ranking.by_core < torch.inf).double()
     return probability
 
 
@@ -74,7 +71,7 @@ class _Labeled:
 
 
 @dataclass(frozen=True)
-class _Ranking:
+class Ranking:
     """Log distances to the nearest class, as means over the parts, less the pool's median.
 
     Attributes:
@@ -88,7 +85,14 @@ class _Ranking:
     left_out: Float[Tensor, " m"]
 
 
-def _rank(labeled: _Labeled, pool: Float[Tensor, "n S"]) -> _Ranking:
+def rank_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Ranking:
+    """Rank the unlabelled samples, those with label -1, by how far they are from the labelled ones."""
+    assert outputs.stages is not None
+    is_pool = labels.cpu() < 0
+    # Every k-th statistic: many take long, and few labelled samples do not need them.
+    stages = outputs.stages[:, :: -(-outputs.stages.shape[1] // _MOST_STATISTICS)].cpu()
+    labeled = _Labeled(stages[~is_pool], labels.cpu()[~is_pool], outputs.log_joint.shape[1])
+    pool = stages[is_pool]
     by_labeled, by_core, left_out = [], [], []
     for is_out in _parts(labeled.classes):
         rest, part = labeled.select(~is_out), labeled.stages[is_out]
@@ -100,7 +104,7 @@ def _rank(labeled: _Labeled, pool: Float[Tensor, "n S"]) -> _Ranking:
         median = _median(scores)
         by_core.append(scores - median)
         left_out.append(core.new_scores(part) - median)
-    return _Ranking(torch.stack(by_labeled).mean(0), torch.stack(by_core).mean(0), torch.cat(left_out))
+    return Ranking(torch.stack(by_labeled).mean(0), torch.stack(by_core).mean(0), torch.cat(left_out))
 
 
 def _parts(classes: Int64[Tensor, " m"]) -> list[Bool[Tensor, " m"]]:

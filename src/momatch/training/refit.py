@@ -155,8 +155,8 @@ def weighing_steps(config: TrainConfig, pool_size: int, *, stages_change: bool =
     """The steps before which `weigh_pool` is due.
 
     Stages that do not change are judged once, before the first. Otherwise it is one to six times, evenly spaced from a tenth of
-    the training on (once: at a quarter), because a network that has learned nothing yet cannot tell what is new. The passes over
-    the pool cost about a twentieth of the training, or one pass.
+    the training on (once: at a quarter), because a network that has learned nothing yet cannot tell what is new. The passes
+    over the pool cost about a twentieth of the training, or are only one.
     """
     if not stages_change:
         return frozenset({0})
