@@ -20,7 +20,7 @@ _PARTS = 4
 #: Share of the pool that the second ranking is fitted to, the most ordinary samples; and how often it is made.
 _CORE, _TURNS = 0.3, 2
 #: These judges see at most so many statistics and samples of the pool.
-_MOST_STATISTICS, _MOST_SAMPLES = 200, 5000
+_MOST_STATISTICS, _MOST_SAMPLES = 400, 5000
 
 
 @torch.no_grad()

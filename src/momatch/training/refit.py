@@ -26,10 +26,8 @@ from momatch.training.setup import Training
 POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
-#: Least P(inlier) of a calibration image from a pool with many outliers.
-LIKELY_INLIER = 0.5
 #: Most times that the pool is judged during training.
-MOST_WEIGHINGS = 6
+MOST_WEIGHINGS = 4
 
 
 @dataclass(frozen=True)
@@ -126,21 +124,23 @@ def calibration(training: Training, refitted: Head | None, judged: Judged | None
     # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
     scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
     if judged is not None and training.calibration.of_pool:
-        outputs = _without_junk(judged.pool, outputs)
+        outputs = outputs.select(_likely_inliers(judged.pool, outputs, scorer(outputs.z, outputs.stages).outlier_score))
     scorer.calibrate(outputs.z, outputs.stages)
     return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
 
 
-def _without_junk(pool: PoolOutputs, outputs: Outputs) -> Outputs:
-    """The calibration images without likely outliers.
+def _likely_inliers(pool: PoolOutputs, outputs: Outputs, scores: Float[Tensor, " n"]) -> Int64[Tensor, " k"]:
+    """Calibration images of the pool, each in proportion to its P(inlier), by systematic sampling in the order of their scores.
 
-    Junk among them would raise every p-value, and hide the junk to come. What is left of it still does, and some inliers go
-    with it, so that the bound on false positives holds only roughly. A pool that seems clean is left as it is.
+    Junk among them would raise every p-value, and hide the junk to come. The scores of these are distributed as if each image
+    counted by its P(inlier), so the bound on false positives holds as far as that is right. A pool that seems clean stays whole.
     """
     labels = torch.cat([pool.labels, torch.full((len(outputs),), UNLABELED)])
     p_inlier = judge_pool(pool.outputs.append(outputs), labels)[-len(outputs) :]
-    usual = (p_inlier >= LIKELY_INLIER).nonzero().flatten()
-    return outputs.select(usual) if len(usual) else outputs
+    order = scores.argsort(stable=True)
+    count = (p_inlier[order].cumsum(0) + 0.5).floor()
+    kept = order[count.diff(prepend=count.new_zeros(1)) > 0]
+    return kept if len(kept) else order
 
 
 def refit_outlier_head(training: Training, cutoff: float) -> None:
@@ -154,8 +154,8 @@ def refit_outlier_head(training: Training, cutoff: float) -> None:
 def weighing_steps(config: TrainConfig, pool_size: int, *, stages_change: bool = True) -> frozenset[int]:
     """The steps before which `weigh_pool` is due.
 
-    Stages that do not change are judged once, before the first. Otherwise it is one to six times, evenly spaced from a tenth of
-    the training on (once: at a quarter), because a network that has learned nothing yet cannot tell what is new. The passes
+    Stages that do not change are judged once, before the first. Otherwise it is one to four times, evenly spaced from a tenth
+    of the training on (once: at a quarter), because a network that has learned nothing yet cannot tell what is new. The passes
     over the pool cost about a twentieth of the training, or are only one.
     """
     if not stages_change:
