@@ -133,7 +133,7 @@ def _likely_inliers(pool: PoolOutputs, outputs: Outputs, scores: Float[Tensor, "
     """Calibration images of the pool, each in proportion to its P(inlier), by systematic sampling in the order of their scores.
 
     Junk among them would raise every p-value, and hide the junk to come. The scores of these are distributed as if each image
-    counted by its P(inlier), so the bound on false positives holds as far as that is right. A pool that seems clean stays whole.
+    counted by its P(inlier), so the bound on false positives holds as far as that is right. Of a clean pool, all are kept.
     """
     labels = torch.cat([pool.labels, torch.full((len(outputs),), UNLABELED)])
     p_inlier = judge_pool(pool.outputs.append(outputs), labels)[-len(outputs) :]
