@@ -428,6 +428,16 @@ def test_damaged_inputs_are_as_outlying_as_can_be():
     assert judge.score(new).isinf().tolist() == [False, False, True, False, False]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda network: torch.jit.trace(network, inputs(2)[0])])
+def test_torchscript_takes_no_hooks_so_its_output_is_judged(compiled):
+    plain, (x, y) = make("mlp").eval(), inputs(60)
+    judge = StageJudge(compiled(plain)).fit([(x, y)])
+    assert judge.judge.stage_names == ()
+    expected = StageJudge(plain, stage_names=()).fit([(x, y)])
+    torch.testing.assert_close(judge.score(x), expected.score(x))
+
+
 # --- With the detector ---
 
 

@@ -154,8 +154,12 @@ def find_stages(backbone: nn.Module, x: Tensor, *, network: nn.Module | None = N
     if declared is not None:
         return tuple(declared)
     backbone, network = _inside(backbone, network)
-    # "" is the network itself, and a module called as the input could not be told from it.
-    modules = {name: module for name, module in backbone.named_modules() if name not in ("", INPUT)}
+    # "" is the network itself, and a module called as the input could not be told from it. TorchScript takes no hooks.
+    modules = {
+        name: module
+        for name, module in backbone.named_modules()
+        if name not in ("", INPUT) and not isinstance(module, torch.jit.ScriptModule)
+    }
     shapes: dict[str, torch.Size] = {}
 
     def note(name: str, output: object) -> None:
@@ -255,8 +259,8 @@ def _inside(backbone: nn.Module, network: nn.Module | None) -> tuple[nn.Module, 
 
 def _uncompiled(network: nn.Module) -> nn.Module:
     """The network that `torch.compile` wrapped, or the network itself."""
-    inner = network._modules.get("_orig_mod")
-    return network if inner is None else inner
+    inner = getattr(network, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else network
 
 
 @contextmanager
