@@ -76,6 +76,11 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
                 raise ValueError(
                     f"checkpoint: {name} is missing; it was written with another optimiser than the config's"
                 )
+            if target.shape != tensors[name].shape:
+                raise ValueError(
+                    f"checkpoint: {name} has shape {tuple(tensors[name].shape)}, expected {tuple(target.shape)}: it was "
+                    "written by another release of momatch; finish the run with that one, or start a new run"
+                )
             target.copy_(tensors[name])
     training.stream.load_state_dict(facts["stream"])
     if facts["scaler"]:
