@@ -102,11 +102,11 @@ class Judged:
     @property
     def evidence(self) -> float:
         """From 0 to 1: how sure it is that there are outliers in the pool."""
-        # The most outlying image has 1 - evidence; what is not finite is an outlier without further evidence.
+        # The most outlying image has not much more than 1 - evidence. What is not finite is an outlier without evidence.
         stages = self.pool.of_pool.stages
         assert stages is not None
         of_finite = self.p_inlier[stages.isfinite().all(1)]
-        return float(1.0 - of_finite.min()) if len(of_finite) else 0.0
+        return min(1.0, 2.0 * float(1.0 - of_finite.min())) if len(of_finite) else 0.0
 
 
 def _fitted_judge(found: PoolOutputs, stage_names: Sequence[str], cutoff: float) -> Judged:
