@@ -249,7 +249,7 @@ class LossSettings(_Settings):
             f"outliers: got 'chi2' with head {head!r}, expected a head with centers",
         )
         _refuse_if(
-            self.outliers != "none" and self.outlier_score not in ("auto", "density"),
+            self.outliers not in ("none", "auto") and self.outlier_score not in ("auto", "density"),
             f"outlier_score: got {self.outlier_score!r} with head {head!r}, expected 'density': it has no centers",
         )
         _refuse_if(

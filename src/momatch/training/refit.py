@@ -27,6 +27,8 @@ from momatch.training.setup import Training
 POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
+#: Calibration images are outliers at most so many times as often as other images of the pool.
+MOST_TIMES = 1.5
 #: Most times that the pool is judged during training.
 MOST_WEIGHINGS = 4
 
@@ -42,7 +44,7 @@ class PoolOutputs:
     """
 
     outputs: Outputs
-    labels: Int64[Tensor, " m+n"]
+    labels: Int64[Tensor, " all"]
     positions: Int64[Tensor, " n"]
 
     @property
@@ -150,9 +152,11 @@ def _likely_inliers(judged: Judged, outputs: Outputs, scores: Float[Tensor, " n"
     order = scores.argsort(stable=True)
     if found is None:
         return order
-    # The judge tells outliers that it has not seen better than those behind the pool's P(inlier) did.
-    p_inlier = 1.0 - judged.evidence * (1.0 - found.lower(distance))
-    count = (p_inlier[order].cumsum(0) + 0.5).floor()
+    # The judge tells outliers that it has not seen better than those behind the pool's P(inlier) did. But these know how many.
+    p_outlier = judged.evidence * (1.0 - found.lower(distance))
+    most = MOST_TIMES * float((1.0 - judged.p_inlier).mean())
+    p_outlier *= min(1.0, most / max(float(p_outlier.mean()), most))
+    count = ((1.0 - p_outlier)[order].cumsum(0) + 0.5).floor()
     return order[count.diff(prepend=count.new_zeros(1)) > 0]
 
 
