@@ -306,6 +306,21 @@ def test_the_score_adds_deviations_and_entropy():
     assert judge.score(distance, posterior * math.nan).tolist() == [math.inf] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_verdict_is_score_distance_and_density(dtype):
+    x, labels = samples()
+    # One class has no samples.
+    judge = Judge(6, 4).to(dtype).fit([(x, labels)])
+    new = 2.0 * x[:30].to(dtype)
+    posterior = torch.rand(30, 4, dtype=dtype).softmax(1)
+    verdict = judge.verdict(new, posterior)
+    nearest = judge.mahalanobis(new).amin(1)
+    assert torch.equal(verdict.distance, nearest)
+    torch.testing.assert_close(verdict.score, judge.score(nearest, posterior), rtol=0, atol=0)
+    torch.testing.assert_close(verdict.log_density, judge.log_density(new), rtol=0, atol=0)
+    assert all(part.shape == (30,) and part.isfinite().all() for part in verdict)
+
+
 def test_damaged_samples_have_the_highest_score():
     x, labels = samples()
     judge = fitted(x, labels)
@@ -372,7 +387,14 @@ def test_samples_that_can_be_read_only_once(passes):
 
 def test_use_before_fit(unchecked):
     judge, x = Judge(6, 3), torch.randn(2, 6)
-    for use in (judge, judge.mahalanobis, judge.log_density, lambda x: judge.score(x[:, 0], x)):
+    uses = (
+        judge,
+        judge.mahalanobis,
+        judge.log_density,
+        lambda x: judge.score(x[:, 0], x),
+        lambda x: judge.verdict(x, x),
+    )
+    for use in uses:
         with pytest.raises(ValueError, match=r"judge: got no fit, expected fit\(batches\)"):
             use(x)
 
@@ -387,6 +409,10 @@ def test_wrong_shapes(unchecked):
     for pair in [(distance, distance), (distance[:, 0], distance[:5]), (distance[:, 0], distance[:, 0])]:
         with pytest.raises(ValueError, match="distance, posterior: got shapes"):
             judge.score(*pair)
+    with pytest.raises(ValueError, match="got shape"):
+        judge.verdict(x[:, :5], distance)
+    with pytest.raises(ValueError, match="distance, posterior: got shapes"):
+        judge.verdict(x, distance[:5])
 
 
 # --- As a module ---

@@ -22,8 +22,18 @@ from momatch.training.step import TrainStep
 K, D, POOL, SIZE = 3, 4, 12, 8
 
 CONFIG = TrainConfig(
-    embedding_dim=D, labeled_batch_size=4, unlabeled_batch_size=8, steps=10, cutoff=0.6, moment_order=2, device="cpu"
+    embedding_dim=D,
+    labeled_batch_size=4,
+    unlabeled_batch_size=8,
+    steps=10,
+    cutoff=0.6,
+    moment_order=2,
+    outliers="none",
+    device="cpu",
 ).resolved()
+
+#: P(inlier) of the pool with outliers="auto": of some samples nothing is left, and some have no say but weigh something.
+INLIER = torch.tensor([1.0, 0.0, 0.3, 0.5, 0.9, 0.75, 0.49, 1.0, 1.0, 0.6, 0.2, 0.95])
 
 #: The policies' averages after much training. From where they start, at 1/K, every sample would count.
 LATE_AVERAGES: dict[str, dict[str, float | tuple[float, ...]]] = {

@@ -9,7 +9,7 @@ import torch
 
 from momatch.heads import log_posterior
 from momatch.training.step import METRICS
-from tests.training.setting import LATE_AVERAGES, POOL, K, small_batch, small_step, with_settings
+from tests.training.setting import INLIER, LATE_AVERAGES, POOL, K, small_batch, small_step, with_settings
 
 STEPS = 4
 LR = 0.02
@@ -43,9 +43,9 @@ SETTINGS = {
     "accumulate-flexmatch": {"accumulate": 2, "policy": "flexmatch"},
     "accumulate-freematch": {"accumulate": 2, "policy": "freematch"},
     "accumulate-auto": {"accumulate": 2, "outliers": "auto"},
+    "constraint of inliers": {"outliers": "auto", "moment_inliers": True},
+    "constraint of all": {"outliers": "none", "moment_inliers": True},
 }
-#: P(inlier) of the pool with outliers="auto": of some samples nothing is left, and some have no say but weigh something.
-INLIER = torch.tensor([1.0, 0.0, 0.3, 0.5, 0.9, 0.75, 0.49, 1.0, 1.0, 0.6, 0.2, 0.95])
 
 
 class FixMatch:
@@ -139,20 +139,21 @@ def cross_entropies(log_joint, labels):
     return torch.stack([row.logsumexp(0) - row[c] for row, c in zip(log_joint, labels, strict=True)])
 
 
-def moment_loss(z, clusters, centers, order):
+def moment_loss(z, clusters, counts, centers, order):
+    """Each sample counts in its cluster as much as `counts` has for it."""
     loss = z.new_zeros(())
     for k in range(K):
-        u = z[clusters == k] - centers[k]
-        if len(u) == 0:
+        u, weight = z[clusters == k] - centers[k], counts[clusters == k].double()
+        if weight.sum() == 0:
             continue
-        share = len(u) / len(z)
+        share, weight = weight.sum() / len(z), weight / weight.sum()
         if order >= 1:
-            loss = loss + share * u.mean(0).square().mean()
+            loss = loss + share * (weight @ u).square().mean()
         if order >= 2:
             cells = {True: [], False: []}
             for i in range(z.shape[1]):
                 for j in range(z.shape[1]):
-                    cells[i == j].append(((u[:, i] * u[:, j]).mean() - float(i == j)) ** 2)
+                    cells[i == j].append((weight @ (u[:, i] * u[:, j]) - float(i == j)) ** 2)
             loss = loss + 0.5 * share * (torch.stack(cells[True]).mean() + torch.stack(cells[False]).mean()) / 2
     return loss
 
@@ -198,7 +199,7 @@ class Reference:
         log_joint = self.log_joint(z[0])
         loss, utilisation = cross_entropies(log_joint, labels).mean(), 0.0
         by_class = config.moment_assignment == "label"
-        terms = [(z[0], labels if by_class else log_joint.argmax(1))]
+        terms = [(z[0], labels if by_class else log_joint.argmax(1), torch.ones(len(labels)))]
         if self.policy is not None:
             p = self.log_joint(z[1]).softmax(1).detach()
             pseudo = p.argmax(1)
@@ -209,10 +210,11 @@ class Reference:
             if config.policy == "freematch":
                 loss = loss + config.fairness_weight * self.policy.fairness(strong_log_joint.softmax(1), weight)
             utilisation = float(weight.mean())
-            terms += [(view, pseudo) for view in (z[1:] if config.forward == "joint" else z[2:])]
+            counts = self.inlier[indices] if config.moment_inliers else torch.ones(len(indices))
+            terms += [(view, pseudo, counts) for view in (z[1:] if config.forward == "joint" else z[2:])]
         if config.moment_order:
             centers = self.model.head.centers
-            constraint = sum(moment_loss(view, clusters, centers, config.moment_order) for view, clusters in terms)
+            constraint = sum(moment_loss(*term, centers, config.moment_order) for term in terms)
             loss = loss + config.moment_weight * constraint
         return loss, utilisation
 

@@ -11,7 +11,7 @@ import torch
 
 from momatch.training.processes import Processes
 from momatch.training.step import METRICS
-from tests.training.setting import small_batch, small_step, with_settings
+from tests.training.setting import INLIER, small_batch, small_step, with_settings
 
 pytestmark = pytest.mark.trains
 
@@ -29,6 +29,7 @@ SETTINGS = {
     "freematch": FREEMATCH,
     "softmatch": {"policy": "softmatch", "moment_order": 4},
     "outliers": {"policy": "fixmatch", "outliers": "percentile", "outlier_percentile": 50.0},
+    "inliers": {"policy": "fixmatch", "outliers": "auto", "moment_inliers": True},
     "published": {"moment_variant": "published", "moment_assignment": "prediction"},
     "linear": {"head": "linear", "moment_order": 0},
     "mmd": {"constraint": "mmd"},
@@ -59,6 +60,8 @@ with joined_processes("cpu") as processes:
 def trained(settings, processes=ALONE):
     """The step after a few batches, of which each process has its part."""
     step = small_step(with_settings(**PLAIN, **settings), processes=processes, dtype=torch.float64)
+    if step.objective.inlier_probability is not None:
+        step.objective.inlier_probability.copy_(INLIER)
     for number in range(STEPS):
         step(own_part(small_batch(number), processes), lr=LR, progress=0.3)
     return step
@@ -114,7 +117,7 @@ def test_gradient_of_two_processes_is_that_of_one(name, results):
     metrics = dict(zip(METRICS, (step.metrics / STEPS).tolist(), strict=True))
     assert 0.1 < metrics["utilisation"] < 1
     assert (metrics["fairness_loss"] < -0.1) == ("freematch" in name)
-    assert (0.1 < metrics["outlier_share"] < 0.9) == (name == "outliers")
+    assert (0.1 < metrics["outlier_share"] < 0.9) == (name in ("outliers", "inliers"))
 
 
 @pytest.mark.parametrize("name", ["freematch", "accumulate-freematch"])

@@ -33,6 +33,8 @@ SETTINGS += [{"outliers": rule} for rule in ("percentile", "annealed", "chi2")]
 SETTINGS += [
     {"outliers": "percentile", "outlier_refit_interval": 5},
     {"outliers": "percentile", "outlier_score": "density"},
+    {"outliers": "auto"},
+    {"outliers": "auto", "moment_inliers": True},
 ]
 SETTINGS += [
     {"forward": "split"},

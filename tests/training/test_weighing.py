@@ -8,7 +8,8 @@ import torch
 from momatch.config import TrainConfig
 from momatch.data.dataset import Dataset, Split
 from momatch.data.load import load_dataset
-from momatch.evaluation.judging import judge_pool
+from momatch.embedding import embed
+from momatch.evaluation.pool_judging import judge_pool
 from momatch.models.outputs import run_classifier
 from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.training import fit as fit_module
@@ -16,7 +17,9 @@ from momatch.training.fit import DivergenceError, fit
 from momatch.training.refit import MOST_WEIGHINGS, weigh_pool, weighing_steps
 from momatch.training.setup import build_training
 from momatch.training.state import History, collect, restore
+from tests.embedding.setting import small_options
 from tests.training.test_fit import StopAt, assert_same_run, config, metrics_of
+from tests.training.test_inlier_objective import OF_OUTLIERS
 
 #: For `far_dataset`.
 WITH_NOISE = {"held_out_classes": "noise", "held_out_in_pool": True, "labels_per_class": 12}
@@ -52,30 +55,51 @@ def small_pool(size=400):
 
 @pytest.mark.parametrize("pool_size", [1, 100, 50_000, 10**9])
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000, 2**20])
-def test_the_pool_is_judged_at_first_and_at_most_ten_times_more(steps, pool_size):
+def test_the_pool_is_judged_once_or_as_often_as_is_cheap(steps, pool_size):
     settings = TrainConfig(steps=steps).resolved()
     found = weighing_steps(settings, pool_size)
-    assert 0 in found
-    assert len(found) <= MOST_WEIGHINGS + 1
+    assert 1 <= len(found) <= MOST_WEIGHINGS
     assert all(0 <= step < steps for step in found)
-    # A pass costs a third of a step for as many images, and all but the first a twentieth of the training.
+    # Not before the network has learned something, if there is a step between.
+    assert min(found) >= min(round(0.1 * steps), steps - 1)
+    # A pass costs a third of a step for as many images; several cost a twentieth of the training.
     trained = steps * (settings.labeled_batch_size + 2 * settings.unlabeled_batch_size)
-    assert (len(found) - 1) * pool_size / 3 <= 0.05 * trained
-    if trained >= 1000 * pool_size and steps >= 1000:
-        assert len(found) == MOST_WEIGHINGS + 1
-        gaps = torch.tensor(sorted(found)).diff()[1:]
+    if len(found) > 1:
+        assert len(found) * pool_size / 3 <= 0.05 * trained
+    if steps >= 1000:
+        once_more = min(len(found) + 1, MOST_WEIGHINGS)
+        assert len(found) == MOST_WEIGHINGS or once_more * pool_size / 3 > 0.05 * trained
+        gaps = torch.tensor([*sorted(found), steps]).diff()
         assert int(gaps.max() - gaps.min()) <= 1
+        assert min(found) == round((0.1 if len(found) > 1 else 0.25) * steps)
+
+
+def test_training_that_is_long_for_its_pool_has_it_judged_four_times():
+    assert weighing_steps(TrainConfig(steps=1000).resolved(), 100) == {100, 325, 550, 775}
+    assert weighing_steps(TrainConfig(steps=1000).resolved(), 10**9) == {250}
+
+
+@pytest.mark.parametrize("pool_size", [1, 10**9])
+def test_stages_that_training_does_not_change_are_judged_once_before_it(pool_size):
+    assert weighing_steps(TrainConfig(steps=1000).resolved(), pool_size, stages_change=False) == {0}
 
 
 def test_an_empty_pool_is_no_error():
-    assert 0 in weighing_steps(TrainConfig(steps=100).resolved(), 0)
+    assert weighing_steps(TrainConfig(steps=100).resolved(), 0)
 
 
 def test_the_pool_is_judged_when_it_is_due(weighings, tmp_path):
     settings, dataset = long_enough(tmp_path / "run", steps=60), small_pool(120)
     fit(settings, dataset)
     assert weighings == sorted(weighing_steps(settings.resolved(), int((dataset.train.labels < 8).sum())))
-    assert len(weighings) > 3
+    assert len(weighings) > 1
+
+
+def test_features_are_judged_before_the_first_step(weighings, tmp_path):
+    embed(small_options(tmp_path))
+    settings = config(tmp_path / "run", dataset=str(tmp_path / "features.npz"), image_size=None, outliers="auto")
+    fit(settings, trust_code=True)
+    assert weighings == [0]
 
 
 @pytest.mark.parametrize("outliers", ["none", "percentile"])
@@ -137,23 +161,41 @@ def far_dataset(n=160):
 
 def test_pseudo_labels_of_outliers_are_logged_and_fewer(tmp_path):
     settings = {"steps": 60, "log_interval": 30, "policy": "fixmatch", "cutoff": 0.6, **WITH_NOISE}
-    shares = {}
+    lines = {}
     for outliers in ("none", "auto"):
         run = fit(config(tmp_path / outliers, outliers=outliers, **settings), far_dataset())
-        lines = run.metrics()
-        assert all(0 <= line["outliers_pseudo_labeled"] <= 1 for line in lines)
-        shares[outliers] = lines[-1]["outliers_pseudo_labeled"]
-    assert shares["none"] > 0.2
-    assert shares["auto"] < 0.1
+        lines[outliers] = run.metrics()
+        for line in lines[outliers]:
+            assert all(0 <= line[name] <= 1 for name in OF_OUTLIERS if line[name] is not None)
+            # A third of the pool is noise.
+            assert line["true_outlier_share"] == pytest.approx(1 / 3, abs=0.1)
+    assert all(line["outlier_precision"] is None and line["outlier_recall"] == 0 for line in lines["none"])
+    assert lines["none"][-1]["outliers_pseudo_labeled"] > 0.2
+    last = lines["auto"][-1]
+    assert last["outliers_pseudo_labeled"] < 0.1
+    assert last["outlier_precision"] > 0.9
+    assert last["outlier_recall"] > 0.9
+    assert last["outlier_share"] == pytest.approx(last["true_outlier_share"], abs=0.05)
     weights = load_newest(tmp_path / "auto" / FOLDER).tensors[WEIGHTS]
     assert weights[160:].mean() < 0.1
     assert weights[:160].mean() > 0.9
 
 
-def test_without_known_outliers_their_share_is_not_logged(tmp_path):
+def test_without_known_outliers_nothing_about_them_is_logged(tmp_path):
     run = fit(config(tmp_path / "run", outliers="auto", steps=3), small_pool())
-    assert all("outliers_pseudo_labeled" not in line for line in run.metrics())
+    assert all(not line.keys() & set(OF_OUTLIERS) for line in run.metrics())
     assert all(0 <= line["outlier_share"] <= 1 for line in run.metrics())
+
+
+def test_a_clean_pool_trains_as_if_nobody_had_looked(weighings, tmp_path):
+    plain, looked = (config(tmp_path / outliers, outliers=outliers, seed=1) for outliers in ("none", "auto"))
+    for settings in (plain, looked):
+        fit(settings, load_dataset("digits", size=8))
+    assert weighings
+    assert metrics_of(tmp_path / "none") == metrics_of(tmp_path / "auto")
+    assert (tmp_path / "none" / "model.safetensors").read_bytes() == (
+        tmp_path / "auto" / "model.safetensors"
+    ).read_bytes()
 
 
 # --- Saved and resumed ---
@@ -187,7 +229,7 @@ def test_interrupted_run_ends_as_if_it_had_not_been(step, weighings, tmp_path):
     settings = {"steps": 60, "eval_interval": 0, **WITH_NOISE}
     undisturbed = fit(config(tmp_path / "whole", outliers="auto", **settings), far_dataset(80))
     whole = list(weighings)
-    assert whole == [0, 6, 24, 42]
+    assert whole == [6, 24, 42]
     # Weights of 1 would be restored by nothing at all.
     assert (load_newest(undisturbed.directory / FOLDER).tensors[WEIGHTS] < 0.9).any()
     folder = tmp_path / "run"
