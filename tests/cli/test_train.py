@@ -61,7 +61,7 @@ def test_ends_in_words(fitted, capsys):
     for line in (
         "digits: 4 labels per class, seed 0",
         "cnn-tiny backbone, aagmm head on 8-dimensional embeddings, constraint: moments up to order 1",
-        "flexmatch, 1,200 steps of 32 labelled + 96 unlabelled images",
+        "flexmatch, pool weighted by P(inlier), 1,200 steps of 32 labelled + 96 unlabelled images",
         "report: R/report.html",
         "model:  my runs/a",
         "Next: momatch evaluate 'my runs/a'",
@@ -74,6 +74,14 @@ def test_ends_in_words(fitted, capsys):
     assert values["training time"] == "1 min 15 s"
     assert values["images per second"] == "12,346"
     assert "skipped" not in out
+
+
+@pytest.mark.parametrize(
+    ("outliers", "words"), [("none", ""), ("percentile", ", outlier threshold: percentile")], ids=["none", "percentile"]
+)
+def test_the_rule_for_outliers_is_named(fitted, capsys, outliers, words):
+    assert cli.main(["train", "--run-dir", "a", "--outliers", outliers]) == 0
+    assert f"flexmatch{words}, 1,200 steps of 32 labelled + 96 unlabelled images" in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,15 @@ def test_scores_are_those_of_a_scorer():
     torch.testing.assert_close(found["density"], -expected.log_density)
 
 
+def test_scores_of_no_samples():
+    """A report asks for those of the mistakes, of which there may be none."""
+    truth, known = split()
+    outputs = made(truth)
+    judge = fit_judge(outputs, known, cutoff=0.95)
+    scores = judge_scores(judge, outputs.select(torch.arange(0)))
+    assert {name: score.shape for name, score in scores.items()} == dict.fromkeys(("judge", "nearest", "density"), (0,))
+
+
 def test_scores_of_damaged_samples_are_infinite():
     truth, known = split()
     outputs = made(truth)

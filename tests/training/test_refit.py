@@ -95,6 +95,20 @@ def test_sure_inliers_are_all_kept_and_sure_outliers_never(monkeypatch):
     assert sorted(kept(monkeypatch, p_inlier, scores)) == [i for i in range(60) if i % 3 > 0]
 
 
+def test_no_more_go_than_the_pool_has_outliers(monkeypatch):
+    """Most calibration images look strange, but of the pool only a tenth was: at most one and a half times as many go."""
+    truth, known = split(pool=10)
+    of_pool = torch.ones(10)
+    of_pool[0] = 0.0
+    found = judged(of_pool, truth, known)
+    p_inlier = torch.where(torch.arange(200) % 4 == 0, 1.0, 0.0).double()
+    scores = torch.randn(200, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(refit, "two_gaussians", lambda distance: Posterior(p_inlier))
+    rest = set(range(200)) - set(refit._likely_inliers(found, made(torch.arange(200) % K, seed=1), scores).tolist())
+    assert len(rest) == pytest.approx(1.5 * 0.1 * 200, abs=1)
+    assert all(i % 4 for i in rest)
+
+
 def test_without_evidence_all_are_kept(monkeypatch):
     scores = torch.randn(60)
     assert sorted(kept(monkeypatch, torch.zeros(60).double(), scores, evidence=0.0)) == list(range(60))
