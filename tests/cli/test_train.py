@@ -81,7 +81,9 @@ def test_ends_in_words(fitted, capsys):
 )
 def test_the_rule_for_outliers_is_named(fitted, capsys, outliers, words):
     assert cli.main(["train", "--run-dir", "a", "--outliers", outliers]) == 0
-    assert f"flexmatch{words}, 1,200 steps of 32 labelled + 96 unlabelled images" in capsys.readouterr().out.splitlines()
+    assert (
+        f"flexmatch{words}, 1,200 steps of 32 labelled + 96 unlabelled images" in capsys.readouterr().out.splitlines()
+    )
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,7 @@ def test_without_test_images_part_of_the_pool_is_kept_out(tmp_path, fraction, he
         assert run.model.calibration is None
         assert run.predict(dataset.train.images[:2]).p_value.isnan().all()
         return
-    # Likely outliers are left out, and a network that has learned nothing sees some.
-    assert held_out / 2 < len(run.model.calibration.scores) <= held_out
+    assert len(run.model.calibration.scores) == held_out
     assert run.model.calibration.source == f"{held_out} images of the pool, kept out of training"
 
 

@@ -68,11 +68,9 @@ def test_labelled_samples_count_in_full():
 
 
 @pytest.mark.parametrize("outliers", ["none", "percentile"])
-def test_without_p_inlier_the_setting_changes_nothing(outliers):
-    with_it, without = (small_case(outliers=outliers, moment_inliers=inliers) for inliers in (True, False))
-    assert torch.equal(with_it.losses.total, without.losses.total)
-    for name in ("labeled", "weak", "strong"):
-        assert torch.equal(getattr(with_it.z, name).grad, getattr(without.z, name).grad)
+def test_without_p_inlier_the_setting_is_refused(outliers):
+    with pytest.raises(ValueError, match=f"moment_inliers: got True with outliers '{outliers}', expected 'auto'"):
+        small_case(outliers=outliers, moment_inliers=True)
 
 
 def test_a_pool_of_inliers_alone_is_as_without_the_setting():

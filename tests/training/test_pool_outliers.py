@@ -129,7 +129,7 @@ def test_a_damaged_list_is_refused(tmp_path, text):
 
 
 def test_a_pool_without_outliers_has_an_empty_list(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool_outliers, "LIKELY", 0.0)
+    monkeypatch.setattr(pool_outliers, "LIKELY_OUTLIER", 0.0)
     run = fit(settings(run_dir=str(tmp_path / "run")), corners(planted=False))
     assert (run.directory / OUTLIERS).read_text() == "path,row,label,confidence,outlier_score,p_inlier\n"
     assert run.result["likely_outliers"] == 0

@@ -1,12 +1,13 @@
-"""What a finished run fits to its pool: how sure it is of outliers, and which images of the pool it calibrates p-values on."""
+"""What a finished run fits to its pool, and which images of the pool it calibrates p-values on."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from momatch.evaluation import judging
+from momatch.evaluation.judging import judge_scores, likely_inliers
 from momatch.outliers import Judge
-from momatch.training import refit
 from momatch.training.fit import fit
 from momatch.training.refit import Judged, PoolOutputs
 from tests.evaluation.made_up_outputs import F, K, made, split
@@ -22,38 +23,6 @@ def judged(p_inlier, truth, known):
     return Judged(judge, PoolOutputs(outputs, known, positions), torch.as_tensor(p_inlier, dtype=torch.float64))
 
 
-# --- Evidence ---
-
-
-@pytest.mark.parametrize(
-    ("lowest", "evidence"), [(1.0, 0.0), (0.99, 0.02), (0.75, 0.5), (0.5, 1.0), (0.2, 1.0), (0.0, 1.0)]
-)
-def test_evidence_is_twice_that_of_the_most_outlying_image(lowest, evidence):
-    truth, known = split(pool=10)
-    p_inlier = torch.ones(10)
-    p_inlier[4] = lowest
-    assert judged(p_inlier, truth, known).evidence == pytest.approx(evidence)
-
-
-def test_damaged_images_are_no_evidence():
-    truth, known = split(pool=10)
-    p_inlier = torch.ones(10)
-    p_inlier[4] = 0.0
-    found = judged(p_inlier, truth, known)
-    found.pool.outputs.stages[known < 0] *= torch.where(p_inlier == 0, torch.nan, 1.0).unsqueeze(1)
-    assert found.evidence == 0
-    found.pool.outputs.stages.fill_(torch.nan)
-    assert found.evidence == 0
-
-
-def test_without_a_pool_there_is_no_evidence():
-    truth, known = split(pool=0)
-    assert judged(torch.ones(0), truth, known).evidence == 0
-
-
-# --- Calibration ---
-
-
 class Posterior:
     """Stands in for the components of the scores: P(inlier) is what the test says."""
 
@@ -65,53 +34,46 @@ class Posterior:
         return self.p_inlier
 
 
-def kept(monkeypatch, p_inlier, scores, *, evidence=1.0):
-    """Positions of the calibration images that are used."""
+def kept(monkeypatch, p_inlier, of_pool):
+    """Positions of the calibration images that are used, and the scores of all."""
     truth, known = split(pool=10)
-    found = judged(torch.full((10,), 1.0 - evidence / 2), truth, known)
-    monkeypatch.setattr(refit, "two_gaussians", lambda distance: Posterior(p_inlier))
-    outputs = made(torch.arange(len(scores)) % K, seed=1)
-    return refit._likely_inliers(found, outputs, scores).tolist()
+    judge = judged(torch.ones(10), truth, known).judge
+    monkeypatch.setattr(judging, "two_gaussians", lambda distance: Posterior(p_inlier))
+    outputs = made(torch.arange(len(p_inlier)) % K, seed=1)
+    found = likely_inliers(judge, outputs, torch.as_tensor(of_pool, dtype=torch.float64)).tolist()
+    return found, judge_scores(judge, outputs)["judge"]
 
 
-@pytest.mark.parametrize("evidence", [1.0, 0.4])
-def test_images_are_kept_in_proportion_to_their_p_inlier(monkeypatch, evidence):
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(200, generator=generator)
-    p_inlier = torch.rand(200, generator=generator, dtype=torch.float64)
+def test_images_are_kept_in_proportion_to_their_p_inlier(monkeypatch):
+    p_inlier = torch.rand(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found, scores = kept(monkeypatch, p_inlier, torch.full((10,), 0.4))
     # By hand: in the order of the scores, one is kept whenever the sum of the probabilities passes a half.
     total, expected = 0.0, []
     for i in scores.argsort().tolist():
-        before, total = total, total + 1 - evidence * (1 - float(p_inlier[i]))
+        before, total = total, total + float(p_inlier[i])
         if int(before + 0.5) < int(total + 0.5):
             expected.append(i)
-    assert kept(monkeypatch, p_inlier, scores, evidence=evidence) == expected
-    assert len(expected) == pytest.approx(200 * (1 - evidence / 2), rel=0.05)
+    assert found == sorted(expected)
+    assert len(expected) == pytest.approx(100, abs=10)
 
 
 def test_sure_inliers_are_all_kept_and_sure_outliers_never(monkeypatch):
-    scores = torch.randn(60, generator=torch.Generator().manual_seed(0))
-    p_inlier = (torch.arange(60) % 3 > 0).double()
-    assert sorted(kept(monkeypatch, p_inlier, scores)) == [i for i in range(60) if i % 3 > 0]
+    found, _ = kept(monkeypatch, (torch.arange(60) % 3 > 0).double(), torch.full((10,), 0.4))
+    assert found == [i for i in range(60) if i % 3 > 0]
 
 
 def test_no_more_go_than_the_pool_has_outliers(monkeypatch):
     """Most calibration images look strange, but of the pool only a tenth was: at most one and a half times as many go."""
-    truth, known = split(pool=10)
-    of_pool = torch.ones(10)
-    of_pool[0] = 0.0
-    found = judged(of_pool, truth, known)
-    p_inlier = torch.where(torch.arange(200) % 4 == 0, 1.0, 0.0).double()
-    scores = torch.randn(200, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(refit, "two_gaussians", lambda distance: Posterior(p_inlier))
-    rest = set(range(200)) - set(refit._likely_inliers(found, made(torch.arange(200) % K, seed=1), scores).tolist())
+    found, _ = kept(monkeypatch, (torch.arange(200) % 4 == 0).double(), [0.0] + [1.0] * 9)
+    rest = set(range(200)) - set(found)
     assert len(rest) == pytest.approx(1.5 * 0.1 * 200, abs=1)
     assert all(i % 4 for i in rest)
 
 
-def test_without_evidence_all_are_kept(monkeypatch):
-    scores = torch.randn(60)
-    assert sorted(kept(monkeypatch, torch.zeros(60).double(), scores, evidence=0.0)) == list(range(60))
+@pytest.mark.parametrize("lowest", [1.0, 0.9, 0.5])
+def test_without_likely_outliers_in_the_pool_all_are_kept(monkeypatch, lowest):
+    found, _ = kept(monkeypatch, torch.zeros(60).double(), [lowest] + [1.0] * 9)
+    assert found == list(range(60))
 
 
 @pytest.mark.parametrize("junk", [False, True])

@@ -22,7 +22,6 @@ _PROTOCOL: dict[str, Any] = {
     "policy": "flexmatch",
     "cutoff": 0.95,
     "unlabeled_weight": 1.0,
-    "outliers": "none",
     "steps": 2**20,
     "labeled_batch_size": 64,
     "unlabeled_batch_size": 7 * 64,

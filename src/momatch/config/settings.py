@@ -185,9 +185,9 @@ class LossSettings(_Settings):
             first pseudo-labels; 0 disables it.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of freematch's fairness loss.
-        outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from judges of the
-            labelled images. The others are thresholds above which a sample gets no pseudo-label: a percentile of the labelled
-            samples' scores (fixed, or rising during training if "annealed") or a chi-square quantile.
+        outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from comparing the pool
+            with the labelled images. The others are thresholds above which a sample gets no pseudo-label: a percentile of the
+            labelled samples' scores (fixed, or rising during training if "annealed") or a chi-square quantile.
         outlier_score: score compared with the threshold: Mahalanobis distance to the nearest center, to the predicted class's
             or to the farthest, or negative log density. "auto": nearest; density (energy) for the linear head.
         outlier_percentile: percentile for --outliers percentile; the starting percentile for annealed, which ends at 100.
@@ -208,7 +208,7 @@ class LossSettings(_Settings):
     graph_neighbors: int = _at_least(0, 0)
     unlabeled_weight: float = _at_least(1.0, 0, MAX_NUMBER)
     fairness_weight: float = _at_least(0.001, 0, MAX_NUMBER)
-    outliers: Outliers = "auto"
+    outliers: Outliers = "none"
     outlier_score: Score = "auto"
     outlier_percentile: float = _within(90.0, 0, 100)
     outlier_quantile: float = _within(0.99, 0, 1)
@@ -221,6 +221,10 @@ class LossSettings(_Settings):
             and ((self.moment_order or 1) > 2 or self.constraint != "moments" or self.moment_whiten),
             f"moment_variant: got 'published' with order {self.moment_order}, constraint {self.constraint!r}, moment_whiten "
             f"{self.moment_whiten}; expected order 1 or 2 and constraint 'moments' without whitening",
+        )
+        _refuse_if(
+            self.moment_inliers and self.outliers != "auto",
+            f"moment_inliers: got True with outliers {self.outliers!r}, expected 'auto': only that has P(inlier)",
         )
         _refuse_if(
             self.outliers == "chi2" and self.outlier_score not in ("auto", "nearest", "assigned"),

@@ -20,7 +20,8 @@ from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
 from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import confident_samples, refit_head
-from momatch.evaluation.judging import fit_judge
+from momatch.evaluation.judging import fit_judge, likely_inliers
+from momatch.evaluation.pool_judging import judge_pool
 from momatch.models.classifier import Classifier
 from momatch.models.outputs import Outputs
 from momatch.models.scorer import Scorer, Scores, score_images
@@ -86,14 +87,17 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     is_judged = settings.outlier_score == "judge"
     names = find_stages(classifier.backbone, torch.from_numpy(table[:1])) if is_judged else None
     outputs, labels = _outputs(classifier, table, names), torch.from_numpy(training.codes)
+    of_held_out = _outputs(classifier, scaling(held_out), names)
     judge = None
     if names is not None:
-        judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names)
+        p_inlier = judge_pool(outputs, labels)
+        judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names, p_inlier=p_inlier)
+        if source == "unlabeled":
+            of_held_out = of_held_out.select(likely_inliers(judge, of_held_out, p_inlier[labels < 0]))
     # Each distinct sample counts once, as in calibration.
     positions, classes = confident_samples(outputs, labels, cutoff=settings.loss.cutoff)
     refitted = refit_head(classifier.head, outputs.z[positions], classes)
     scorer = Scorer(classifier.head, refitted, judge=judge, score=settings.outlier_score)
-    of_held_out = _outputs(classifier, scaling(held_out), names)
     scores = scorer.calibrate(of_held_out.z, of_held_out.stages).calibration_scores
     # Rounding must not break a tie with a calibration sample: ties get the larger p-value.
     scorer.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)

@@ -57,9 +57,7 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         if given[name] not in choices:
             raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
     check_type("head", given["head"], Head)
-    loss = LossSettings(**_of_group(LossSettings, {**given, "outliers": "none", "outlier_score": "auto"})).for_head(
-        given["head"]
-    )
+    loss = LossSettings(**_of_group(LossSettings, {**given, "outlier_score": "auto"})).for_head(given["head"])
     optimizer = OptimizerSettings(optimizer="adamw", **_of_group(OptimizerSettings, given)).for_policy(loss.policy)
     if given["outlier_score"] == "nearest" and given["head"] in WITHOUT_CENTERS:
         raise ValueError(

@@ -19,6 +19,10 @@ from momatch.outliers.contamination import two_gaussians
 _PARTS = 4
 #: Share of the pool that the second ranking is fitted to, the most ordinary samples; and how often it is made.
 _CORE, _TURNS = 0.3, 2
+#: A sample with a lower P(inlier) is more likely an outlier than not.
+LIKELY_OUTLIER = 0.5
+#: Samples that are judged at once.
+_BATCH = 4096
 #: These judges see at most so many statistics and samples of the pool.
 _MOST_STATISTICS, _MOST_SAMPLES = 400, 5000
 
@@ -49,6 +53,11 @@ def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, "
         probability[is_pool] = 1.0 - found.evidence(ranking.left_out) * (1.0 - found.lower(ranking.by_core))
     probability[is_pool] *= (ranking.by_core < torch.inf).double()
     return probability
+
+
+def has_outliers(p_inlier: Float[Tensor, " n"]) -> bool:
+    """Whether any sample is more likely an outlier than not. Slight evidence is no reason to drop anything."""
+    return bool((p_inlier < LIKELY_OUTLIER).any())
 
 
 @dataclass(frozen=True)
@@ -156,7 +165,10 @@ class _Core:
 
 def _scores(judge: Judge, stages: Float[Tensor, "n S"]) -> tuple[Float[Tensor, " n"], Int64[Tensor, " n"]]:
     """Log distance to the nearest class, infinite for what is not finite; and that class."""
-    distance, nearest = judge.mahalanobis(stages).nan_to_num(nan=torch.inf).min(1)
+    if len(stages) == 0:
+        return torch.zeros(0).double(), torch.zeros(0).long()
+    parts = [judge.mahalanobis(batch).nan_to_num(nan=torch.inf).min(1) for batch in stages.split(_BATCH)]
+    distance, nearest = (torch.cat(values) for values in zip(*parts, strict=True))
     return distance.double().log(), nearest
 
 

@@ -68,7 +68,10 @@ class StageJudge(nn.Module):
             )
         if backbone is None:
             inner = getattr(network, "backbone", None)
-            backbone = inner if isinstance(inner, nn.Module) else network
+            # TorchScript takes no hooks.
+            if not isinstance(inner, nn.Module) or isinstance(inner, torch.jit.ScriptModule):
+                inner = network
+            backbone = inner
         # In tuples, so that nn.Module does not register them as children.
         self._network, self._backbone = (network,), (backbone,)
         self._num_classes = None if num_classes is None else check_positive_int("num_classes", num_classes)

@@ -27,7 +27,7 @@ AnyConstraint = MomentConstraint | MMDConstraint | KLConstraint
 #: Lower bound on probabilities when mixing model and guide.
 _MIN_PROBABILITY = 1e-8
 #: A sample with a lower P(inlier) has no say in the thresholds of the policy.
-_TRUSTED = 0.5
+_LIKELY_OUTLIER = 0.5
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Objective(nn.Module):
                 posterior = weak_log_posterior.exp() if guide is None else guide.mix(weak_log_posterior)
             predicted = posterior.argmax(-1)
             trust = None if self.inlier_probability is None else self.inlier_probability[indices]
-            is_outlier = self._find_outliers(z, progress) if trust is None else trust < _TRUSTED
+            is_outlier = self._find_outliers(z, progress) if trust is None else trust < _LIKELY_OUTLIER
             # Every process updates the policy with the global batch, so that its state is the same in all.
             gather = self.processes.gather
             exclude = None if is_outlier is None else gather(is_outlier)

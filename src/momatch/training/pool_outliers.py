@@ -16,13 +16,12 @@ from torch import Tensor
 
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.judging import judge_scores
+from momatch.evaluation.pool_judging import LIKELY_OUTLIER
 from momatch.heads import log_posterior
 from momatch.training.data import HELD_OUT
 from momatch.training.refit import Judged
 from momatch.training.setup import Training
 
-#: An image with a lower P(inlier) is listed.
-LIKELY = 0.5
 #: Rows of the list, at most.
 MAX_LISTED = 1000
 
@@ -104,7 +103,7 @@ def find_outliers(training: Training, judged: Judged) -> PoolOutliers | None:
     if len(positions) == 0:
         return None
     score = judge_scores(judged.judge, outputs)["judge"]
-    is_likely = judged.p_inlier < LIKELY
+    is_likely = judged.p_inlier < LIKELY_OUTLIER
     order = score.argsort(descending=True, stable=True)
     order = order[is_likely[order]]
     is_outlier, is_known = _truth(training, positions)

@@ -14,21 +14,18 @@ from torch import Tensor
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.evaluation.judging import fit_judge, judge_scores
+from momatch.evaluation.judging import fit_judge, likely_inliers
 from momatch.evaluation.pool_judging import judge_pool
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
 from momatch.outliers import Judge
-from momatch.outliers.contamination import two_gaussians
 from momatch.training.setup import Training
 
 #: Maximum number of pool images to refit on; enough for means and variances.
 POOL_SAMPLES = 10_000
 #: Maximum number of calibration images; p-values then have four digits.
 CALIBRATION_SAMPLES = 10_000
-#: Calibration images are outliers at most so many times as often as other images of the pool.
-MOST_TIMES = 1.5
 #: Most times that the pool is judged during training.
 MOST_WEIGHINGS = 4
 
@@ -101,15 +98,6 @@ class Judged:
     pool: PoolOutputs
     p_inlier: Float[Tensor, " n"]
 
-    @property
-    def evidence(self) -> float:
-        """From 0 to 1: how sure it is that there are outliers in the pool."""
-        # The most outlying image has not much more than 1 - evidence. What is not finite is an outlier without evidence.
-        stages = self.pool.of_pool.stages
-        assert stages is not None
-        of_finite = self.p_inlier[stages.isfinite().all(1)]
-        return min(1.0, 2.0 * float(1.0 - of_finite.min())) if len(of_finite) else 0.0
-
 
 def _fitted_judge(found: PoolOutputs, stage_names: Sequence[str], cutoff: float) -> Judged:
     p_inlier = judge_pool(found.outputs, found.labels)
@@ -136,28 +124,9 @@ def calibration(training: Training, refitted: Head | None, judged: Judged | None
     # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
     scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
     if judged is not None and training.calibration.of_pool:
-        outputs = outputs.select(_likely_inliers(judged, outputs, scorer(outputs.z, outputs.stages).outlier_score))
+        outputs = outputs.select(likely_inliers(judged.judge, outputs, judged.p_inlier))
     scorer.calibrate(outputs.z, outputs.stages)
     return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
-
-
-def _likely_inliers(judged: Judged, outputs: Outputs, scores: Float[Tensor, " n"]) -> Int64[Tensor, " k"]:
-    """Calibration images of the pool, each in proportion to its P(inlier), by systematic sampling in the order of their scores.
-
-    Junk among them would raise every p-value, and hide the junk to come. The scores of these are distributed as if each image
-    counted by its P(inlier), so the bound on false positives holds as far as that is right. Of a clean pool, all are kept.
-    """
-    distance = judge_scores(judged.judge, outputs)["nearest"].log()
-    found = two_gaussians(distance) if judged.evidence > 0 else None
-    order = scores.argsort(stable=True)
-    if found is None:
-        return order
-    # The judge tells outliers that it has not seen better than those behind the pool's P(inlier) did. But these know how many.
-    p_outlier = judged.evidence * (1.0 - found.lower(distance))
-    most = MOST_TIMES * float((1.0 - judged.p_inlier).mean())
-    p_outlier *= min(1.0, most / max(float(p_outlier.mean()), most))
-    count = ((1.0 - p_outlier)[order].cumsum(0) + 0.5).floor()
-    return order[count.diff(prepend=count.new_zeros(1)) > 0]
 
 
 def refit_outlier_head(training: Training, cutoff: float) -> None:
