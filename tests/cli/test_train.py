@@ -61,7 +61,7 @@ def test_ends_in_words(fitted, capsys):
     for line in (
         "digits: 4 labels per class, seed 0",
         "cnn-tiny backbone, aagmm head on 8-dimensional embeddings, constraint: moments up to order 1",
-        "flexmatch, pool weighted by P(inlier), 1,200 steps of 32 labelled + 96 unlabelled images",
+        "flexmatch, 1,200 steps of 32 labelled + 96 unlabelled images",
         "report: R/report.html",
         "model:  my runs/a",
         "Next: momatch evaluate 'my runs/a'",
@@ -77,7 +77,9 @@ def test_ends_in_words(fitted, capsys):
 
 
 @pytest.mark.parametrize(
-    ("outliers", "words"), [("none", ""), ("percentile", ", outlier threshold: percentile")], ids=["none", "percentile"]
+    ("outliers", "words"),
+    [("auto", ", pool weighted by P(inlier)"), ("percentile", ", outlier threshold: percentile")],
+    ids=["auto", "percentile"],
 )
 def test_the_rule_for_outliers_is_named(fitted, capsys, outliers, words):
     assert cli.main(["train", "--run-dir", "a", "--outliers", outliers]) == 0

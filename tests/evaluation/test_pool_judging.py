@@ -99,7 +99,7 @@ def test_a_clean_pool_is_left_alone(features, per_class):
         assert torch.equal(judge_pool(made(truth, F=features, seed=seed), known), all_ones(len(truth))), seed
 
 
-@pytest.mark.parametrize("outliers", [5, 24, 48, 60, 72])
+@pytest.mark.parametrize("outliers", [5, 24, 48, 60])
 @pytest.mark.parametrize(("features", "per_class"), [(6, 4), (30, 8), (100, 20)])
 def test_far_outliers_are_found(features, per_class, outliers):
     truth, known = split(per_class=per_class, outliers=outliers)
@@ -199,12 +199,6 @@ def test_of_a_large_pool_a_part_is_enough(monkeypatch, outliers):
     assert (found - whole).abs().mean() < 0.01
 
 
-def test_the_order_of_a_large_pool_does_not_matter():
-    truth, known = split(pool=6000, outliers=3000)
-    truth[K * 8 :] = truth[K * 8 :].view(2, -1).T.flatten()  # every other one is an outlier
-    assert_told_apart(judge_pool(made(truth), known), truth, known)
-
-
 @pytest.mark.parametrize("features", [401, 900])
 def test_of_many_statistics_every_kth_is_seen(features):
     truth, known = split(outliers=40)
@@ -274,16 +268,6 @@ def test_a_pool_smaller_than_the_number_of_statistics(features, per_class, outli
         assert torch.equal(probability, all_ones(len(truth)))
     else:
         assert_told_apart(probability, truth, known)
-
-
-@pytest.mark.parametrize(("features", "pool"), [(30, 60), (100, 120)])
-def test_neither_half_of_a_small_clean_pool_is_outliers(features, pool):
-    """Of few samples, the judges of both halves differ by chance."""
-    truth, known = split(per_class=2, pool=pool)
-    for seed in range(5):
-        probability = judge_pool(made(truth, F=features, seed=seed), known)[known < 0]
-        assert probability[::2].mean() > 0.9, seed
-        assert probability[1::2].mean() > 0.9, seed
 
 
 @pytest.mark.parametrize("pool", [1, 2, 4])

@@ -44,7 +44,6 @@ SETTINGS = {
     "accumulate-freematch": {"accumulate": 2, "policy": "freematch"},
     "accumulate-auto": {"accumulate": 2, "outliers": "auto"},
     "constraint of inliers": {"outliers": "auto", "moment_inliers": True},
-    "constraint of all": {"outliers": "none", "moment_inliers": True},
 }
 
 

@@ -51,7 +51,7 @@ def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, "
         # What is seen in one ranking alone may be chance.
         found = replace(by_core, gain=0.5 * (by_core.gain + by_labeled.gain))
         probability[is_pool] = 1.0 - found.evidence(ranking.left_out) * (1.0 - found.lower(ranking.by_core))
-    probability[is_pool] *= (ranking.by_core < torch.inf).double()
+    probability[is_pool & ~outputs.stages.isfinite().all(1).cpu()] = 0.0
     return probability
 
 

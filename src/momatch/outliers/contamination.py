@@ -105,7 +105,8 @@ def two_gaussians(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"] | None
     scores, known = scores[scores.isfinite()], known[known.isfinite()]
     if len(scores) < _FEWEST:
         return None
-    scores = _clipped(scores[:: max(1, -(-len(scores) // _MOST_SAMPLES))])
+    # Sorted, so that the share of the samples that is used does not depend on their order.
+    scores = _clipped(scores.sort().values[:: max(1, -(-len(scores) // _MOST_SAMPLES))])
     if float(scores.var()) == 0:
         return None
     known = known.clamp(float(scores.min()), float(scores.max()))
