@@ -3,7 +3,7 @@
     python benchmarks/judge.py
 
 Prediction: images already decoded, batches of 256, one thread, the classifier with its scorer against the same with the head's
-scores alone, in turns. Training: seconds of the default run on digits that go into weighing the pool, and into fitting and
+scores alone, in turns. Training: seconds of a run on digits with `auto` that go into weighing the pool, and into fitting and
 calibrating the judge after the last step. Memory: resident memory that a fit to 50,000 images adds in a fresh process,
 streamed in batches through `StageJudge`.
 """
@@ -94,7 +94,7 @@ def training():
         for name in ("weigh_pool", *AFTER):
             stack.enter_context(timed(name))
         begin = time.perf_counter()
-        fit(TrainConfig(run_dir=f"{folder}/run", progress=False))
+        fit(TrainConfig(outliers="auto", run_dir=f"{folder}/run", progress=False))
         return time.perf_counter() - begin, spent["weigh_pool"], sum(spent[name] for name in AFTER)
 
 
