@@ -99,7 +99,7 @@ def test_a_clean_pool_is_left_alone(features, per_class):
         assert torch.equal(judge_pool(made(truth, F=features, seed=seed), known), all_ones(len(truth))), seed
 
 
-@pytest.mark.parametrize("outliers", [5, 24, 48, 60])
+@pytest.mark.parametrize("outliers", [5, 24, 48, 60, 72])
 @pytest.mark.parametrize(("features", "per_class"), [(6, 4), (30, 8), (100, 20)])
 def test_far_outliers_are_found(features, per_class, outliers):
     truth, known = split(per_class=per_class, outliers=outliers)

@@ -8,7 +8,7 @@ import torch
 
 from momatch.outliers.contamination import TwoGaussians, two_gaussians
 
-SHARES = (0.2, 0.4)
+SHARES = (0.2, 0.4, 0.6)
 #: Distances of the components in deviations, and widths of the upper one. All are far enough apart to be told apart.
 MIXTURES = [(4.0, 1.0), (6.0, 1.0), (6.0, 2.0), (10.0, 1.0), (10.0, 2.0)]
 #: Unless told otherwise, the outliers' mean is so many deviations above the inliers'.

@@ -131,7 +131,8 @@ def _expectation_maximization(
     each = _LABELED_WEIGHT * len(scores) / max(len(known), 1)
     values = torch.cat([scores, known])
     fixed = torch.stack([torch.full_like(known, each), torch.zeros_like(known)])  # (2, m)
-    upper = (scores > scores.quantile(begin)).double()
+    # Not ">": far outliers are all clipped to the highest score, and may be more than half.
+    upper = (scores >= scores.quantile(begin)).double()
     before, after, objective = -math.inf, -math.inf, -math.inf
     means = variances = share = torch.zeros(2).double()
     for _ in range(_STEPS):
