@@ -37,7 +37,7 @@ class PoolOutputs:
     Attributes:
         outputs: the labelled images first.
         labels: their labels, -1 for the pool.
-        positions: (n,) the images of the pool: at most `POOL_SAMPLES`, and none that is also labelled.
+        positions: (n,) the images of the pool; none that is also labelled.
     """
 
     outputs: Outputs
@@ -55,12 +55,15 @@ class PoolOutputs:
         return self.outputs.select((self.labels == UNLABELED).nonzero().flatten())
 
 
-def run_on_pool(training: Training, stage_names: Sequence[str] | None = None) -> PoolOutputs:
-    """Run the averaged model on the labelled images and every k-th of the pool, with stages if they are named."""
+def run_on_pool(
+    training: Training, stage_names: Sequence[str] | None = None, *, at_most: int | None = None
+) -> PoolOutputs:
+    """Run the averaged model on the labelled images and the pool, or every k-th of it; with stages if they are named."""
     data, average = training.data, training.step.average.classifier
     # A judge has seen the labelled ones, and they would look more ordinary than any other.
     positions = (~data.is_shown).nonzero().flatten()
-    positions = positions[:: max(1, -(-len(positions) // POOL_SAMPLES))]
+    if at_most is not None:
+        positions = positions[:: max(1, -(-len(positions) // at_most))]
     outputs = run_classifier(average, data.labeled, stage_names=stage_names)
     if len(positions):
         outputs = outputs.append(run_classifier(average, data.unlabeled.select(positions), stage_names=stage_names))
@@ -74,7 +77,7 @@ def outlier_models(training: Training, config: TrainConfig) -> tuple[Head | None
     if not refits and not judges:
         return None, None
     names = training.input.stage_names(average) if judges else None
-    found = run_on_pool(training, names)
+    found = run_on_pool(training, names, at_most=POOL_SAMPLES)
     refitted = _refitted(average.head, found, config.cutoff) if refits else None
     return refitted, None if names is None else _fitted_judge(found, names, config.cutoff)
 
@@ -132,7 +135,7 @@ def calibration(training: Training, refitted: Head | None, judged: Judged | None
 def refit_outlier_head(training: Training, cutoff: float) -> None:
     """Update the head that scores outliers during training from the averaged model."""
     head, detector = training.step.average.classifier.head, training.step.objective.detector
-    refitted = None if detector is None else _refitted(head, run_on_pool(training), cutoff)
+    refitted = None if detector is None else _refitted(head, run_on_pool(training, at_most=POOL_SAMPLES), cutoff)
     if refitted is not None and detector is not None:
         detector.head.load_state_dict(refitted.state_dict())
 
@@ -158,12 +161,7 @@ def weigh_pool(training: Training) -> None:
     """Judge the whole pool by the averaged model's stages, and weight its samples by their P(inlier)."""
     weights = training.step.objective.inlier_probability
     assert weights is not None, "outliers is auto"
-    data, average = training.data, training.step.average.classifier
-    names = training.input.stage_names(average)
-    labeled = run_classifier(average, data.labeled, stage_names=names)
-    # Labelled images in the pool are inliers, and the judge has seen them.
-    rest = (~data.is_shown).nonzero().flatten()
-    if len(rest):
-        outputs = labeled.append(run_classifier(average, data.unlabeled.select(rest), stage_names=names))
-        found = judge_pool(outputs, torch.cat([data.labels, torch.full((len(rest),), UNLABELED)]))
-        weights[rest.to(weights.device)] = found[len(labeled) :].to(weights)
+    # Labelled images in the pool are inliers, and keep their weight of 1.
+    found = run_on_pool(training, training.input.stage_names(training.step.average.classifier))
+    p_inlier = judge_pool(found.outputs, found.labels)[found.labels == UNLABELED]
+    weights[found.positions.to(weights.device)] = p_inlier.to(weights)
