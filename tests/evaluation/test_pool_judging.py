@@ -59,26 +59,27 @@ def naive(stages, known):
         by_labeled.append(less_the_median(score, score))
         for _ in range(2):
             highest = sorted(score)[round(0.3 * len(pool)) - 1]
-            # Samples at even positions are judged by a fit to those at odd ones, and the reverse.
-            fits = []
-            for half in (1, 0):
-                core = [i for i in range(len(pool)) if score[i] <= highest and i % 2 == half]
+            # Samples of even rank are judged by a fit to those of odd rank, and the reverse.
+            order = sorted(range(len(pool)), key=score.__getitem__)
+            half = {i: rank % 2 for rank, i in enumerate(order)}
+            fits, medians, both = [], [], []
+            for which in (1, 0):
+                core = [i for i in range(len(pool)) if score[i] <= highest and half[i] == which]
                 of_core = torch.tensor([nearest[i] for i in core])
                 fits.append((torch.cat([labeled[rest], pool[core]]), torch.cat([classes[rest], of_core])))
-            both = [distances(*fit, pool)[0] for fit in fits]
-            score = [both[i % 2][i] for i in range(len(pool))]
+                both.append(distances(*fits[-1], pool)[0])
+                medians.append(statistics.median_low([both[-1][i] for i in range(len(pool)) if half[i] != which]))
+            score = [both[half[i]][i] - medians[half[i]] for i in range(len(pool))]
         by_core.append(less_the_median(score, score))
-        new = [
-            statistics.mean(pair) for pair in zip(*(distances(*fit, labeled[~rest])[0] for fit in fits), strict=True)
-        ]
-        left_out += less_the_median(new, score)
+        by_both = [[d - m for d in distances(*fit, labeled[~rest])[0]] for fit, m in zip(fits, medians, strict=True)]
+        left_out += less_the_median([statistics.mean(pair) for pair in zip(*by_both, strict=True)], score)
     of_labeled = torch.tensor(left_out, dtype=torch.float64)
     first, second = two_gaussians(means(by_labeled)), two_gaussians(means(by_core), of_labeled)
     evidence = replace(second, gain=(first.gain + second.gain) / 2).evidence(of_labeled)
     return 1 - evidence * (1 - second.lower(means(by_core)))
 
 
-@pytest.mark.parametrize(("features", "pool", "outliers"), [(6, 60, 20), (6, 61, 18), (20, 40, 12)])
+@pytest.mark.parametrize(("features", "pool", "outliers"), [(6, 60, 20), (6, 61, 18), (10, 40, 12)])
 def test_it_is_that_of_a_plain_loop(features, pool, outliers):
     truth, known = split(per_class=5, pool=pool, outliers=outliers)
     outputs = made(truth, F=features, dtype=torch.float64)
@@ -198,6 +199,12 @@ def test_of_a_large_pool_a_part_is_enough(monkeypatch, outliers):
     assert (found - whole).abs().mean() < 0.01
 
 
+def test_the_order_of_a_large_pool_does_not_matter():
+    truth, known = split(pool=6000, outliers=3000)
+    truth[K * 8 :] = truth[K * 8 :].view(2, -1).T.flatten()  # every other one is an outlier
+    assert_told_apart(judge_pool(made(truth), known), truth, known)
+
+
 @pytest.mark.parametrize("features", [401, 900])
 def test_of_many_statistics_every_kth_is_seen(features):
     truth, known = split(outliers=40)
@@ -267,6 +274,16 @@ def test_a_pool_smaller_than_the_number_of_statistics(features, per_class, outli
         assert torch.equal(probability, all_ones(len(truth)))
     else:
         assert_told_apart(probability, truth, known)
+
+
+@pytest.mark.parametrize(("features", "pool"), [(30, 60), (100, 120)])
+def test_neither_half_of_a_small_clean_pool_is_outliers(features, pool):
+    """Of few samples, the judges of both halves differ by chance."""
+    truth, known = split(per_class=2, pool=pool)
+    for seed in range(5):
+        probability = judge_pool(made(truth, F=features, seed=seed), known)[known < 0]
+        assert probability[::2].mean() > 0.9, seed
+        assert probability[1::2].mean() > 0.9, seed
 
 
 @pytest.mark.parametrize("pool", [1, 2, 4])

@@ -108,7 +108,7 @@ def rank_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Ranking:
         scores, nearest = _scores(rest.judge(), pool)
         by_labeled.append(scores - _median(scores))
         for _ in range(_TURNS):
-            core = _Core(rest, pool, nearest, _lowest(scores))
+            core = _Core(rest, pool, nearest, scores)
             scores = core.pool_scores()
         median = _median(scores)
         by_core.append(scores - median)
@@ -133,7 +133,7 @@ class _Core:
         labeled: the labelled samples.
         pool: the pool.
         nearest: class of each of its samples.
-        is_core: which of them are its core.
+        scores: of each; the lowest are its core.
     """
 
     def __init__(
@@ -141,26 +141,31 @@ class _Core:
         labeled: _Labeled,
         pool: Float[Tensor, "n S"],
         nearest: Int64[Tensor, " n"],
-        is_core: Bool[Tensor, " n"],
+        scores: Float[Tensor, " n"],
     ) -> None:
-        self._pool = pool
         step = max(1, -(-len(pool) // _MOST_SAMPLES))
-        position = torch.arange(len(pool))
+        is_core = _lowest(scores)
+        # By rank: both halves hold as many outliers, whatever the order of the pool.
+        position = scores.argsort(stable=True).argsort()
         # In which fit each sample may be; -1 for none.
         self._half = torch.where(position % step == 0, (position // step) % 2, -1)
         self._judges = []
         for which in (0, 1):
             used = is_core & (self._half == which)
             self._judges.append(labeled.append(pool[used], nearest[used]).judge())
+        self._by_judge = [_scores(judge, pool)[0] for judge in self._judges]
+        # Of few samples two judges differ by chance in all their distances, so each half is compared with its own median.
+        self._medians = [_median(by[self._half != which]) for which, by in enumerate(self._by_judge)]
 
     def pool_scores(self) -> Float[Tensor, " n"]:
         """Of each sample of the pool, by the judge that has not seen it, or by both."""
-        first, second = (_scores(judge, self._pool)[0] for judge in self._judges)
+        first, second = (by - median for by, median in zip(self._by_judge, self._medians, strict=True))
         return torch.where(self._half == 0, second, torch.where(self._half == 1, first, 0.5 * (first + second)))
 
     def new_scores(self, stages: Float[Tensor, "p S"]) -> Float[Tensor, " p"]:
         """Of samples that are not in the pool, by both."""
-        return torch.stack([_scores(judge, stages)[0] for judge in self._judges]).mean(0)
+        pairs = zip(self._judges, self._medians, strict=True)
+        return torch.stack([_scores(judge, stages)[0] - median for judge, median in pairs]).mean(0)
 
 
 def _scores(judge: Judge, stages: Float[Tensor, "n S"]) -> tuple[Float[Tensor, " n"], Int64[Tensor, " n"]]:
