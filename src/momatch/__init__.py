@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from momatch.data.splits import split_by_rows as split_by_rows
     from momatch.data.splits import split_by_seed as split_by_seed
     from momatch.estimator import MoMatchClassifier as MoMatchClassifier
+    from momatch.estimator import NetworkOptions as NetworkOptions
     from momatch.heads import AAGMM as AAGMM
     from momatch.heads import KMeans as KMeans
     from momatch.heads import Linear as Linear
@@ -73,6 +74,7 @@ _HOME = {
     "split_by_seed": "data.splits",
     "from_torch_dataset": "data.sources.torch_dataset",
     "MoMatchClassifier": "estimator",
+    "NetworkOptions": "estimator",
     "export_model": "inference.export",
     "AAGMM": "heads",
     "KMeans": "heads",

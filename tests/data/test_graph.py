@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from momatch.data.graph import nearest_neighbors, reach, spread_labels
+from momatch.data.graph import LabelGraph, nearest_neighbors, reach
 
 
 def naive_spread(x, k, codes, weight):
@@ -40,7 +40,7 @@ def test_spread_against_its_definition():
     rng = np.random.default_rng(0)
     x, codes, weight = rng.normal(size=(60, 3)), np.full(60, -1), rng.random(60) + 0.5
     codes[:7] = [0, 1, 2, 0, 1, 0, 0]
-    spread = spread_labels(*nearest_neighbors(x, 6), codes, weight)
+    spread = LabelGraph(*nearest_neighbors(x, 6), weight).spread(codes)
     np.testing.assert_allclose(spread, naive_spread(x, 6, codes, weight), atol=1e-9)
     assert 0.1 < spread[7:].max(1).min() < 0.9  # nothing here is a foregone conclusion
 
@@ -49,7 +49,7 @@ def test_a_label_fills_its_cluster_and_no_other():
     x = np.concatenate([np.linspace(0, 1, 20), np.linspace(5, 6, 20), np.linspace(90, 91, 20)])[:, None]
     codes = np.full(60, -1)
     codes[[0, 39]] = 1, 0
-    spread = spread_labels(*nearest_neighbors(x, 3), codes, np.ones(60))
+    spread = LabelGraph(*nearest_neighbors(x, 3), np.ones(60)).spread(codes)
     assert (spread[:20, 1] > 0.999).all()
     assert (spread[20:40, 0] > 0.999).all()
     np.testing.assert_allclose(spread[40:], 0.5)  # where no label reaches, nothing is known
@@ -59,10 +59,10 @@ def test_rows_in_one_place_and_rows_without_neighbors():
     x = np.repeat([[0.0], [1.0]], 10, axis=0)
     codes = np.full(20, -1)
     codes[[0, 10]] = 0, 1
-    spread = spread_labels(*nearest_neighbors(x, 4), codes, np.ones(20))
+    spread = LabelGraph(*nearest_neighbors(x, 4), np.ones(20)).spread(codes)
     assert np.isfinite(spread).all()
     np.testing.assert_allclose(spread.sum(1), 1.0)
-    alone = spread_labels(*nearest_neighbors(x[:1], 4), np.array([0]), np.ones(1))
+    alone = LabelGraph(*nearest_neighbors(x[:1], 4), np.ones(1)).spread(np.array([0]))
     assert alone.tolist() == [[1.0]]
 
 

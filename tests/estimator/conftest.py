@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 
-from momatch import MoMatchClassifier
+from momatch import MoMatchClassifier, NetworkOptions
 
-QUICK = {
-    "steps": 40,
+SMALL = {
     "hidden_sizes": (16,),
     "embedding_dim": 4,
     "lr": 0.03,
     "labeled_batch_size": 32,
     "unlabeled_batch_size": 32,
-    "random_state": 0,
 }
+QUICK = {"steps": 40, "random_state": 0, "network": NetworkOptions(**SMALL)}
+
+
+def quick_with(**settings):
+    """A quick model with other settings, of its own or of its network."""
+    of_network = {name: settings.pop(name) for name in [*settings] if name in NetworkOptions().get_params()}
+    return MoMatchClassifier(**QUICK | {"network": NetworkOptions(**SMALL | of_network)} | settings)
 
 
 class Problem(NamedTuple):

@@ -5,18 +5,12 @@ from functools import partial
 import pytest
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
 
-from momatch import MoMatchClassifier
+from momatch import MoMatchClassifier, NetworkOptions
 from momatch.estimator import EXPECTED_FAILED_CHECKS
+from tests.estimator.conftest import SMALL
 
 #: Enough for the problems that the checks pose, and all of them together in seconds.
-QUICK = {
-    "steps": 30,
-    "hidden_sizes": (16,),
-    "embedding_dim": 4,
-    "lr": 0.03,
-    "labeled_batch_size": 32,
-    "unlabeled_batch_size": 32,
-}
+QUICK = {"steps": 30, "network": NetworkOptions(**SMALL)}
 
 #: One check uses -1 as a class, which here marks unlabelled samples. scikit-learn exempts its own semi-supervised classifiers
 #: from that part, by the name under which a check runs; the same exemption is asked for here.

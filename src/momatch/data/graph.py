@@ -39,39 +39,52 @@ def reach(distance: Float64[np.ndarray, "N k"], table: Float64[np.ndarray, "N F"
     return min(1.0, float(np.median(distance[:, -1])) / spread)
 
 
-def spread_labels(
-    distance: Float64[np.ndarray, "N k"],
-    neighbors: Int64[np.ndarray, "N k"],
-    codes: Int64[np.ndarray, " N"],
-    weight: Float64[np.ndarray, " N"],
-) -> Float64[np.ndarray, "N K"]:
-    """Propagate labels to class probabilities of every row.
-
-    Every class starts with the same total amount, however many labels it has. The result is squared, which sharpens it, then
-    balanced so that each class has the same share of the rows' weight as of the labels' weight.
+class LabelGraph:
+    """Spreads labels over a graph of nearest neighbours.
 
     Args:
         distance: to the nearest neighbours of each row, ascending.
         neighbors: row numbers of the neighbours.
-        codes: class numbers, -1 for unlabelled; every class has a label.
         weight: weight of each row.
-
-    Returns:
-        Probabilities: one-hot for labelled rows, uniform for rows that no label reaches.
     """
-    labeled = np.flatnonzero(codes >= 0)
-    one_hot = np.eye(codes.max() + 1)[codes[labeled]]  # (m, K)
-    amount = one_hot * weight[labeled, None]
-    labels = np.zeros((len(codes), one_hot.shape[1]))
-    labels[labeled] = amount / amount.sum(0)
-    spread = labels
-    if neighbors.shape[1]:
-        affinity = _affinity(distance, neighbors)
-        for _ in range(_ROUNDS):
-            spread = _ALPHA * (affinity @ spread) + (1 - _ALPHA) * labels
-    posterior = _balance((spread / spread.sum(0)) ** 2, weight, amount.sum(0) / amount.sum())
-    posterior[labeled] = one_hot
-    return posterior
+
+    def __init__(
+        self,
+        distance: Float64[np.ndarray, "N k"],
+        neighbors: Int64[np.ndarray, "N k"],
+        weight: Float64[np.ndarray, " N"],
+    ) -> None:
+        self._affinity = _affinity(distance, neighbors) if neighbors.shape[1] else None
+        self._weight = weight
+
+    def spread(
+        self, codes: Int64[np.ndarray, " N"], prior: Float64[np.ndarray, " K"] | None = None
+    ) -> Float64[np.ndarray, "N K"]:
+        """Propagate labels to class probabilities of every row.
+
+        Every class starts with the same total amount, however many labels it has. The result is squared, which sharpens it,
+        then balanced so that the classes have the given shares of the rows' weight.
+
+        Args:
+            codes: class numbers, -1 for unlabelled; every class has a label.
+            prior: shares of the classes; None for their shares of the labels' weight.
+
+        Returns:
+            Probabilities: one-hot for labelled rows, uniform for rows that no label reaches.
+        """
+        labeled = np.flatnonzero(codes >= 0)
+        one_hot = np.eye(codes.max() + 1)[codes[labeled]]  # (m, K)
+        amount = one_hot * self._weight[labeled, None]
+        labels = np.zeros((len(codes), one_hot.shape[1]))
+        labels[labeled] = amount / amount.sum(0)
+        spread = labels
+        if self._affinity is not None:
+            for _ in range(_ROUNDS):
+                spread = _ALPHA * (self._affinity @ spread) + (1 - _ALPHA) * labels
+        shares = amount.sum(0) / amount.sum() if prior is None else prior
+        posterior = _balance((spread / spread.sum(0)) ** 2, self._weight, shares)
+        posterior[labeled] = one_hot
+        return posterior
 
 
 def _balance(

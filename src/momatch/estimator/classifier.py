@@ -3,7 +3,6 @@
 import copy
 import math
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,11 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from momatch.estimator.fitting import Fitted, fit_set
-from momatch.estimator.labels import encode_labels, mark_rejected, split_labels
+from momatch.estimator.labels import check_class_weight, class_ratio, encode_labels, mark_rejected, split_labels
+from momatch.estimator.network_options import NetworkOptions
 from momatch.estimator.samples import weighted_set
 from momatch.estimator.settings import read_settings
+from momatch.evidence.prior import reweighted
 from momatch.models.scorer import Scores
 from momatch.numerics.checks import check_fraction
 
@@ -24,43 +25,19 @@ from momatch.numerics.checks import check_fraction
 class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Semi-supervised classifier for feature vectors that can also reject outliers.
 
-    Features are scaled and encoded into an embedding, in which each class is modelled as a Gaussian. Unlabelled samples
-    contribute through pseudo-labels: a confident prediction on a weakly augmented sample (a little noise) is the target for a
-    strongly augmented one (more noise, masked features, a move towards a neighbour). Early in training, pseudo-labels are
-    guided by the given labels, spread over a nearest-neighbour graph.
+    Linear models and forests are fitted to the labels, and a network to all samples: features are encoded into an embedding, in
+    which each class is modelled as a Gaussian, and unlabelled samples contribute through pseudo-labels, guided by the given
+    labels and a nearest-neighbour graph. Labels that are hidden from each in turn decide how much it counts (`evidence_`), so
+    unlabelled samples help where classes are clusters, and do no harm where they are not.
 
     The fit does not depend on the order of the samples, and a sample of weight 3 is equivalent to three copies of it.
 
     Args:
-        encoder: "mlp", or "none" to use the scaled features as the embedding and train only the head.
-        hidden_sizes: width of each hidden layer of the MLP.
-        embedding_dim: size of the embedding; ignored with encoder "none".
-        head: "aagmm" (Gaussians with learned variances), "kmeans" (unit variances) or "linear" (no Gaussians, so no outlier
-            score "nearest").
-        moment_order: highest moment constrained to be Gaussian, 1 to 4, including all lower ones; 0 disables the constraint.
-            None means 1, or 0 for the linear head.
-        moment_weight: weight of the constraint in the loss.
-        policy: how pseudo-labels are weighted: "flexmatch", "fixmatch", "freematch" or "softmatch"; "supervised" uses none.
-        cutoff: minimum confidence for a pseudo-label to count (fixmatch, flexmatch).
-        unlabeled_weight: weight of the pseudo-label loss.
-        scale: "feature" divides each feature by its standard deviation, "global" divides all by the same number. "auto" uses
-            "global" if features seem to share a unit (median standard deviation at least a tenth of the largest).
-        graph_neighbors: number of nearest neighbours in the graph that guides the pseudo-labels; its weight falls from 1 to 0
-            during training. 0 disables it.
-        neighbors: number of nearest neighbours that an augmented sample may move towards; 0 disables moves.
-        weak_move: maximum move in weak augmentation, as a fraction of the distance to the neighbour.
-        strong_move: the same for strong augmentation.
-        weak_noise: norm of the noise in weak augmentation, in units of the typical distance between neighbours (median
-            distance to the 10th nearest).
-        strong_noise: the same for strong augmentation.
-        mask: maximum fraction of features that strong augmentation sets to their mean; limited so that a sample moves no
-            farther than neighbours are apart.
+        class_weight: None: `predict` maximises accuracy; `predict_proba` is for classes as frequent as they are in the pool.
+            "balanced": balanced accuracy, for classes that are equally frequent. A dict of class to weight: so many times as
+            frequent as in the pool; 1 for classes that are not in it.
         steps: number of optimiser steps.
-        labeled_batch_size: labelled samples per step.
-        unlabeled_batch_size: samples per step drawn from all samples, labelled or not.
-        lr: initial learning rate of AdamW, with a cosine schedule.
-        weight_decay: weight decay of the encoder's weights.
-        ema_decay: decay of the weight average (EMA) used for prediction.
+        network: options of the network, a `NetworkOptions`; None for the defaults.
         calibration_fraction: fraction of the distinct unlabelled samples to keep out of training for calibrating p-values.
         outlier_score: score that p-values are based on: "judge" (how unusual a sample is to the encoder's layers, plus how
             unsure the classifier is), or a score of the head's Gaussians: "nearest" (Mahalanobis distance to the nearest
@@ -75,6 +52,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         classes_: class labels, sorted.
         n_features_in_: number of features.
         feature_names_in_: feature names, if `X` was a data frame with string column names.
+        evidence_: what the prediction rests on: the share of each view, and the trust that classes are clusters.
+        class_prior_: estimated frequency of each class.
         calibration_source_: samples that p-values are calibrated on: "unlabeled" or "labeled" samples kept out of training, or
             "training" if none could be spared. With "training", p-values are approximate and tend to be too small.
         n_calibration_: number of calibration samples.
@@ -87,6 +66,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
     """
 
     fitted_: Fitted
+    evidence_: dict[str, float]
+    class_prior_: np.ndarray[Any, Any]
     classes_: np.ndarray[Any, Any]
     calibration_source_: str
     n_calibration_: int
@@ -94,29 +75,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
     def __init__(
         self,
         *,
-        encoder: str = "mlp",
-        hidden_sizes: Sequence[int] = (512,),
-        embedding_dim: int = 32,
-        head: str = "aagmm",
-        moment_order: int | None = None,
-        moment_weight: float = 1.0,
-        policy: str = "flexmatch",
-        cutoff: float = 0.95,
-        unlabeled_weight: float = 1.0,
-        scale: str = "auto",
-        graph_neighbors: int = 6,
-        neighbors: int = 10,
-        weak_move: float = 0.2,
-        strong_move: float = 0.6,
-        weak_noise: float = 0.15,
-        strong_noise: float = 0.45,
-        mask: float = 0.2,
-        steps: int = 500,
-        labeled_batch_size: int = 64,
-        unlabeled_batch_size: int = 192,
-        lr: float = 3e-3,
-        weight_decay: float = 1e-2,
-        ema_decay: float = 0.99,
+        class_weight: Any = None,
+        steps: int = 300,
+        network: NetworkOptions | None = None,
         calibration_fraction: float = 0.1,
         outlier_score: str = "auto",
         unlabeled: Any = -1,
@@ -124,29 +85,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
-        self.encoder = encoder
-        self.hidden_sizes = hidden_sizes
-        self.embedding_dim = embedding_dim
-        self.head = head
-        self.moment_order = moment_order
-        self.moment_weight = moment_weight
-        self.policy = policy
-        self.cutoff = cutoff
-        self.unlabeled_weight = unlabeled_weight
-        self.scale = scale
-        self.graph_neighbors = graph_neighbors
-        self.neighbors = neighbors
-        self.weak_move = weak_move
-        self.strong_move = strong_move
-        self.weak_noise = weak_noise
-        self.strong_noise = strong_noise
-        self.mask = mask
+        self.class_weight = class_weight
         self.steps = steps
-        self.labeled_batch_size = labeled_batch_size
-        self.unlabeled_batch_size = unlabeled_batch_size
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.ema_decay = ema_decay
+        self.network = network
         self.calibration_fraction = calibration_fraction
         self.outlier_score = outlier_score
         self.unlabeled = unlabeled
@@ -174,7 +115,12 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        settings = read_settings(self.get_params(deep=False))
+        own = self.get_params(deep=False)
+        network = own.pop("network")
+        if network is not None and not isinstance(network, NetworkOptions):
+            raise ValueError(f"network: got {network!r}, expected a momatch.NetworkOptions, or None for the defaults")
+        check_class_weight(self.class_weight)
+        settings = read_settings(own | (network or NetworkOptions()).get_params())
         if y is None:
             validate_data(self, X, y)  # raises scikit-learn's error for a missing y
         X = validate_data(self, X, dtype=np.float64)
@@ -184,6 +130,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self.classes_, codes = encode_labels(known & (weight > 0), labels[weight[known] > 0])
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.fitted_ = fit_set(weighted_set(X, codes, weight), settings, num_classes=len(self.classes_), seed=seed)
+        self.evidence_, self.class_prior_ = self.fitted_.evidence()
+        self._class_ratio = class_ratio(self.class_weight, self.classes_, self.class_prior_)
         self.calibration_source_ = self.fitted_.calibration_source
         self.n_calibration_ = len(self.fitted_.scorer.calibration_scores)
         self._n_features_out = self.fitted_.scorer.head.embedding_dim
@@ -201,7 +149,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             NotFittedError: before `fit`.
         """
         scores = self._scores(X)
-        predicted: np.ndarray[Any, Any] = self.classes_[scores.labels.numpy()]
+        predicted: np.ndarray[Any, Any] = self.classes_[self._posterior(scores).argmax(1)]
         if reject is None:
             return predicted
         self._check_alpha(reject)
@@ -214,7 +162,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             ValueError: if `X` does not match the training data.
             NotFittedError: before `fit`.
         """
-        return self._scores(X).posterior.numpy()
+        return self._posterior(self._scores(X))
 
     def transform(self, X: Any) -> Float64[np.ndarray, "n D"]:
         """Embed each sample in the space where each class is a Gaussian.
@@ -274,6 +222,10 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
     def _scores(self, X: Any) -> Scores:
         check_is_fitted(self)
         return self.fitted_.scores(self._features(X))
+
+    def _posterior(self, scores: Scores) -> Float64[np.ndarray, "n K"]:
+        """Of classes as frequent as `class_weight` says."""
+        return reweighted(scores.posterior.numpy(), self._class_ratio)
 
     def _check_alpha(self, alpha: Any) -> None:
         if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number):

@@ -1,9 +1,10 @@
 """One fit: from a weighted set of samples to a scaling, a network and a calibrated scorer."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from momatch.console.progress import Progress
 from momatch.data.batches import Batch
 from momatch.data.dataset import UNLABELED
-from momatch.data.graph import nearest_neighbors, reach, spread_labels
+from momatch.data.graph import LabelGraph, nearest_neighbors, reach
 from momatch.estimator.encoder import build_classifier, start_at_class_means
 from momatch.estimator.samples import WeightedSet, hold_out, weighted_batches
 from momatch.estimator.scaling import Scaling
@@ -22,6 +23,8 @@ from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import confident_samples, refit_head
 from momatch.evaluation.judging import fit_judge, likely_inliers
 from momatch.evaluation.pool_judging import judge_pool
+from momatch.evidence import Blend, Evidence, gather_evidence
+from momatch.heads import log_posterior
 from momatch.models.classifier import Classifier
 from momatch.models.outputs import Outputs
 from momatch.models.scorer import Scorer, Scores, score_images
@@ -52,12 +55,20 @@ class Fitted:
         classifier: maps scaled features to embeddings and log joints, in float64.
         scorer: computes labels, posterior, log density and p-values from embeddings.
         calibration_source: "unlabeled", "labeled" or "training".
+        blend: of the network and the supervised views; None for the network alone.
     """
 
     scaling: Scaling
     classifier: Classifier
     scorer: Scorer
     calibration_source: str
+    blend: Blend | None
+
+    def evidence(self) -> tuple[dict[str, float], Float64[np.ndarray, " K"]]:
+        """What the prediction rests on, and the frequency of the classes."""
+        if self.blend is None:
+            return {"network": 1.0}, np.ones(1)
+        return self.blend.shares(), self.blend.evidence.prior
 
     def embed(self, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
         """Embeddings of raw features."""
@@ -69,7 +80,11 @@ class Fitted:
         with torch.no_grad():
             parts = [score_images(self.classifier, self.scorer, chunk) for chunk in _chunks(rows)]
         whole = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Scores)}
-        return Scores(**{name: values[: len(rows)] for name, values in whole.items()})
+        scores = Scores(**{name: values[: len(rows)] for name, values in whole.items()})
+        if self.blend is None:
+            return scores
+        posterior = torch.from_numpy(self.blend(rows.numpy(), scores.posterior.numpy()))
+        return replace(scores, posterior=posterior, labels=posterior.argmax(1))
 
 
 def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed: int) -> Fitted:
@@ -83,7 +98,8 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     table = scaling(training.x)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        classifier = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed).double()
+        classifier, evidence = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed)
+        classifier = classifier.double()
     is_judged = settings.outlier_score == "judge"
     names = find_stages(classifier.backbone, torch.from_numpy(table[:1])) if is_judged else None
     outputs, labels = _outputs(classifier, table, names), torch.from_numpy(training.codes)
@@ -101,7 +117,11 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     scores = scorer.calibrate(of_held_out.z, of_held_out.stages).calibration_scores
     # Rounding must not break a tie with a calibration sample: ties get the larger p-value.
     scorer.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
-    return Fitted(scaling, classifier, scorer.requires_grad_(False), source)
+    blend = None
+    if evidence is not None:
+        network = log_posterior(outputs.log_joint).exp().numpy()
+        blend = Blend.fit(evidence, table, network, training.codes < 0)
+    return Fitted(scaling, classifier, scorer.requires_grad_(False), source, blend)
 
 
 @torch.no_grad()
@@ -138,8 +158,8 @@ def _train(
     *,
     num_classes: int,
     seed: int,
-) -> Classifier:
-    """Train a classifier; returns the averaged model in evaluation mode.
+) -> tuple[Classifier, Evidence | None]:
+    """Train a classifier; returns the averaged model in evaluation mode, and what guided it.
 
     Raises:
         ValueError: if training diverges.
@@ -158,17 +178,28 @@ def _train(
         start_at_class_means(classifier.head, rows[labeled], torch.from_numpy(training.codes)[labeled])
     of_graph = settings.loss.graph_neighbors if settings.loss.policy != "supervised" else 0
     distance, neighbors = nearest_neighbors(table, max(settings.neighbors, of_graph, REACH_NEIGHBORS))
-    guide = None
-    if of_graph:
-        reached = spread_labels(distance[:, :of_graph], neighbors[:, :of_graph], training.codes, training.weight)
-        guide = torch.from_numpy(reached.astype(np.float32))
+    graph = LabelGraph(distance[:, :of_graph], neighbors[:, :of_graph], training.weight) if of_graph else None
+    evidence = (
+        None
+        if num_classes == 1
+        else gather_evidence(
+            table,
+            training.codes,
+            training.weight,
+            num_classes=num_classes,
+            spread=graph.spread if graph is not None else None,
+            seed=seed,
+        )
+    )
+    if settings.verbose and evidence is not None:
+        print(evidence.describe(), file=sys.stderr)
     vectors = Vectors(
         rows,
         torch.from_numpy(deviation.astype(np.float32)),
         torch.from_numpy(neighbors[:, : settings.neighbors]),
         reach(distance[:, :REACH_NEIGHBORS], table),
     )
-    step = _build_step(classifier, vectors, guide, settings, seed)
+    step = _build_step(classifier, vectors, evidence, settings, seed)
     batches = weighted_batches(
         training,
         labeled_batch_size=settings.optimizer.labeled_batch_size,
@@ -176,13 +207,15 @@ def _train(
         seed=seed,
     )
     _run_steps(step, batches, settings)
-    return step.average.classifier
+    return step.average.classifier, evidence
 
 
 def _build_step(
-    classifier: Classifier, vectors: Vectors, guide: Float[Tensor, "N K"] | None, settings: Settings, seed: int
+    classifier: Classifier, vectors: Vectors, evidence: Evidence | None, settings: Settings, seed: int
 ) -> TrainStep:
     optimizer, n = settings.optimizer, len(vectors.table)
+    if settings.loss.policy == "supervised":
+        evidence = None
     return TrainStep(
         classifier,
         AveragedModel(classifier, optimizer.ema_decay),
@@ -191,7 +224,8 @@ def _build_step(
         weak=VectorView(vectors, settings.weak, default_view=0),
         strong=VectorView(vectors, settings.strong, default_view=1),
         truth=torch.full((n,), UNLABELED),
-        guide=guide,
+        guide=torch.from_numpy(evidence.guide.astype(np.float32)) if evidence else None,
+        guide_floor=1.0 - evidence.trust if evidence else 0.0,
         options=StepOptions(seed=seed, clip_norm=optimizer.clip_norm),
     )
 

@@ -1,10 +1,11 @@
 """Labels of any type: splitting off the unlabelled marker, encoding classes, and marking rejected samples."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 from sklearn.utils import assert_all_finite, column_or_1d
 
 #: Default labels of rejected samples, for numeric and for string classes.
@@ -142,3 +143,29 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def check_class_weight(class_weight: Any) -> None:
+    """Validate the parameter.
+
+    Raises:
+        ValueError: if it is neither None, "balanced" nor a dict of finite weights above 0.
+    """
+    if class_weight is None or (isinstance(class_weight, str) and class_weight == "balanced"):
+        return
+    if not isinstance(class_weight, Mapping):
+        raise ValueError(f"class_weight: got {class_weight!r}, expected None, 'balanced' or a dict of class to weight")
+    for name, weight in class_weight.items():
+        if not (isinstance(weight, int | float | np.number) and 0 < weight < np.inf):
+            raise ValueError(f"class_weight: got {weight!r} for class {name!r}, expected a number above 0")
+
+
+def class_ratio(
+    class_weight: Any, classes: Shaped[np.ndarray, " K"], prior: Float64[np.ndarray, " K"]
+) -> Float64[np.ndarray, " K"]:
+    """How many times as frequent each class counts as it is."""
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, str):
+        return 1.0 / prior
+    return np.array([float(class_weight.get(name, 1.0)) for name in classes.tolist()])

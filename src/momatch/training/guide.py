@@ -1,20 +1,36 @@
-"""Class probabilities of the pool from a nearest-neighbour graph of cached features, before training (docs/features.md)."""
+"""What the labels say of the pool before training, from cached features (docs/features.md)."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from momatch.data.graph import nearest_neighbors, spread_labels
+from momatch.data.graph import LabelGraph, nearest_neighbors
 from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised
+from momatch.evidence import gather_evidence
 
 #: Neighbours are searched in this many principal components: all 1,280 features take 8 times longer for little gain.
 COMPONENTS = 128
 
 
-def neighbor_guide(data: SemiSupervised, *, weak_views: int, neighbors: int) -> Float[Tensor, "N_u K"]:
-    """Spread the labels over a graph of nearest neighbours; returns class probabilities of the pool.
+@dataclass(frozen=True)
+class PoolGuide:
+    """Guides the pseudo-labels.
+
+    Attributes:
+        posterior: (N_u, K) class probabilities of the pool.
+        floor: their weight at the end of the training, which begins at 1.
+    """
+
+    posterior: Float[Tensor, "N_u K"]
+    floor: float
+
+
+def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: int) -> PoolGuide:
+    """Gather the evidence about the pool.
 
     Images are compared by the direction of their features, averaged over the plain and the weak views.
 
@@ -22,14 +38,24 @@ def neighbor_guide(data: SemiSupervised, *, weak_views: int, neighbors: int) -> 
         data: features of the labelled set and the pool.
         weak_views: number of weak views; they follow the plain one.
         neighbors: neighbours of each image in the graph.
+        seed: of the folds and forests.
     """
     # A labelled image that is also in the pool is its own nearest neighbour there.
-    table = _components(torch.cat([_directions(rows, weak_views) for rows in (data.labeled, data.unlabeled)]))
-    labeled = len(data.labels)
+    components = _components(torch.cat([_directions(rows, weak_views) for rows in (data.labeled, data.unlabeled)]))
+    table, labeled = components.double().numpy(), len(data.labels)
     codes = np.concatenate([data.labels.numpy(), np.full(len(table) - labeled, -1)])
-    distance, rows = nearest_neighbors(table.double().numpy(), neighbors)
-    spread = spread_labels(distance, rows, codes, np.ones(len(codes)))
-    return torch.from_numpy(spread[labeled:].astype(np.float32))
+    weight = np.ones(len(codes))
+    graph = LabelGraph(*nearest_neighbors(table, neighbors), weight)
+    deviation = max(float(table.std(0).max()), np.finfo(float).tiny)
+    evidence = gather_evidence(
+        table / deviation,
+        codes,
+        weight,
+        num_classes=len(data.class_names),
+        spread=graph.spread,
+        seed=seed,
+    )
+    return PoolGuide(torch.from_numpy(evidence.guide[labeled:].astype(np.float32)), 1.0 - evidence.trust)
 
 
 def _directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:

@@ -25,7 +25,7 @@ from momatch.models.classifier import CachedFeatures, Classifier
 from momatch.models.model_files import build_classifier, fill
 from momatch.models.spec import ModelSpec
 from momatch.outliers import find_stages
-from momatch.training.guide import neighbor_guide
+from momatch.training.guide import PoolGuide, pool_guide
 
 #: Number of images used for feature means and standard deviations.
 STATISTICS_SAMPLES = 10_000
@@ -83,8 +83,8 @@ class Input(ABC):
         """Weak and strong augmentation."""
 
     @abstractmethod
-    def guide(self, config: TrainConfig, data: SemiSupervised) -> Float[Tensor, "N_u K"] | None:
-        """Class probabilities of the pool that guide the first pseudo-labels, on the CPU; None for none.
+    def guide(self, config: TrainConfig, data: SemiSupervised) -> PoolGuide | None:
+        """Class probabilities of the pool that guide the pseudo-labels; None for none.
 
         Raises:
             ValueError: if the config asks for a guide that is not available.
@@ -231,11 +231,11 @@ class FeatureInput(Input):
         weak = 1 + self.spec.weak_views
         return CachedView(0, weak, default_view=0), CachedView(weak, self.spec.strong_views, default_view=1)
 
-    def guide(self, config: TrainConfig, data: SemiSupervised) -> Float[Tensor, "N_u K"] | None:
-        """Labels spread over a graph of nearest neighbours."""
+    def guide(self, config: TrainConfig, data: SemiSupervised) -> PoolGuide | None:
+        """Evidence of linear models, forests and the graph of nearest neighbours."""
         if not config.graph_neighbors or config.policy == "supervised":
             return None
-        return neighbor_guide(data, weak_views=self.spec.weak_views, neighbors=config.graph_neighbors)
+        return pool_guide(data, weak_views=self.spec.weak_views, neighbors=config.graph_neighbors, seed=config.seed)
 
     def saved(self, trained: Classifier) -> Classifier:
         """The trained part behind its backbone, on the CPU."""

@@ -118,7 +118,8 @@ def build_training(
         known_truth(data).to(device),
         processes,
         views=source.views(config),
-        guide=None if guide is None else guide.to(device),
+        guide=None if guide is None else guide.posterior.to(device),
+        guide_floor=0.0 if guide is None else guide.floor,
     )
     stream = BatchStream(
         data.labeled,
@@ -151,6 +152,7 @@ def build_step(
     *,
     views: tuple[View, View] | None = None,
     guide: Tensor | None = None,
+    guide_floor: float = 0.0,
 ) -> TrainStep:
     """Build the training step for `classifier` from a resolved config.
 
@@ -160,7 +162,8 @@ def build_step(
         truth: (N_u,) result of `known_truth`, on the same device.
         processes: for distributed training.
         views: weak and strong augmentation; None for those of images, with mirroring.
-        guide: (N_u, K) class probabilities that guide the first pseudo-labels, on the same device.
+        guide: (N_u, K) class probabilities that guide the pseudo-labels, on the same device.
+        guide_floor: weight of the guide at the end.
     """
     weak, strong = image_views(config, flip=True) if views is None else views
     objective = build_objective(config, classifier.head, len(truth), processes).to(truth.device)
@@ -173,6 +176,7 @@ def build_step(
         strong=strong,
         truth=truth,
         guide=guide,
+        guide_floor=guide_floor,
         options=StepOptions(
             seed=config.seed,
             forward=config.forward,

@@ -79,6 +79,7 @@ class TrainStep:
         truth: Int64[Tensor, " N_u"],
         options: StepOptions,
         guide: Float[Tensor, "N_u K"] | None = None,
+        guide_floor: float = 0.0,
         processes: Processes | None = None,
     ) -> None:
         self.classifier = classifier
@@ -88,7 +89,7 @@ class TrainStep:
         self.weak = weak
         self.strong = strong
         self.truth = truth
-        self.guide = guide
+        self.guide, self.guide_floor = guide, guide_floor
         self.options = options
         self.processes = processes if processes is not None else Processes()
         self.device = truth.device
@@ -174,7 +175,9 @@ class TrainStep:
             batch.indices,
             self.truth.index_select(0, batch.indices),
             progress=progress,
-            guide=None if self.guide is None else Guide(self.guide.index_select(0, batch.indices), 1.0 - progress),
+            guide=None
+            if self.guide is None
+            else Guide(self.guide.index_select(0, batch.indices), 1.0 - progress * (1.0 - self.guide_floor)),
         )
         scaled: Tensor = self.scaler.scale(losses.total / self.options.accumulate)
         scaled.backward()

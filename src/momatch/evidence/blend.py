@@ -1,0 +1,89 @@
+"""The final answer: supervised views and network, blended (docs/method.md, "Evidence").
+
+    p(y | x) ∝ (views(y | x)^(1 - s) network(y | x)^s)^(1 / T)
+
+The graph has no say on new samples, but the network has learned from it, and goes further than it. So the network's share s is
+the trust in the graph, or the graph's weight among all views: where it counted nothing, neither does the network. The
+temperature T makes the answer as confident on the pool as all evidence is, which is calibrated to hidden labels.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float64
+from scipy.optimize import minimize_scalar
+
+from momatch.evidence.evidence import GRAPH, Evidence
+from momatch.evidence.pooling import log_linear
+
+_TEMPERATURES = (0.5, 20.0)
+#: Least probability, before the logarithm.
+_LEAST = 1e-3
+#: The temperature is fitted to at most so many samples of the pool.
+_MOST_SAMPLES = 20_000
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Supervised views and network; can be pickled.
+
+    Attributes:
+        evidence: the supervised views.
+        weights: (1 - s) / T and s / T.
+    """
+
+    evidence: Evidence
+    weights: Float64[np.ndarray, "2"]
+
+    @classmethod
+    def fit(
+        cls,
+        evidence: Evidence,
+        x: Float64[np.ndarray, "n F"],
+        network: Float64[np.ndarray, "n K"],
+        is_pool: Bool[np.ndarray, " n"],
+    ) -> "Blend":
+        """Fit the weights.
+
+        Args:
+            evidence: gathered on these samples.
+            x: their scaled features.
+            network: the trained network's posterior of them.
+            is_pool: which are unlabelled.
+        """
+        rows = np.flatnonzero(is_pool)
+        rows = rows[:: max(1, -(-len(rows) // _MOST_SAMPLES))]
+        if len(rows) == 0:
+            return cls(evidence, np.array([1.0, 0.0]))
+        share = max(evidence.graph_share, evidence.trust)
+        weights, target = np.array([1.0 - share, share]), evidence.posterior[rows]
+        logarithm = np.stack([_log(evidence(x[rows])), _log(network[rows])])
+
+        def cross_entropy(temperature: float) -> float:
+            return -float((target * _log(log_linear(logarithm, weights / temperature))).sum())
+
+        return cls(evidence, weights / minimize_scalar(cross_entropy, bounds=_TEMPERATURES, method="bounded").x)
+
+    def shares(self) -> dict[str, float]:
+        """Shares of the supervised views and the network in the answer, which sum to 1, and the trust in clusters."""
+        of_views, of_network = self.weights / self.weights.sum()
+        shares = self.evidence.shares()
+        graph = shares.pop(GRAPH)
+        views = {name: float(of_views) * share / max(1.0 - graph, 1e-12) for name, share in shares.items()}
+        return {**views, "network": float(of_network), "trust": self.evidence.trust}
+
+    def __call__(
+        self, x: Float64[np.ndarray, "n F"], network: Float64[np.ndarray, "n K"]
+    ) -> Float64[np.ndarray, "n K"]:
+        """Posterior of new samples.
+
+        Args:
+            x: scaled features.
+            network: the network's posterior.
+        """
+        return log_linear(np.stack([_log(self.evidence(x)), _log(network)]), self.weights)
+
+
+def _log(probability: Float64[np.ndarray, "n K"]) -> Float64[np.ndarray, "n K"]:
+    logarithm: np.ndarray = np.log(np.maximum(probability, _LEAST))
+    return logarithm

@@ -1,0 +1,183 @@
+"""Evidence about a pool's classes, of which the labels themselves decide how much is believed (docs/method.md, "Evidence").
+
+Linear models and forests know the labels alone; the graph of nearest neighbours carries them through the pool. Each view is
+cross-fitted: it predicts labels that were hidden from it. The better it does, the more it counts. Where classes are not
+clusters the graph counts nothing, and the answer is that of the supervised views.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from scipy.special import expit
+
+from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
+from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
+from momatch.evidence.views import SUPERVISED, SupervisedViews
+
+#: Folds of the labels, if there are at most so many. Of more, one fold is hidden once.
+_FOLDS, _FEW = 5, 2_000
+#: Trees of the forests that are fitted to all folds but one.
+_FEW_TREES = 50
+GRAPH = "graph"
+
+#: Labels with -1, frequencies of the classes -> class probabilities of every row.
+Spread = Callable[[Int64[np.ndarray, " n"], Float64[np.ndarray, " K"]], Float64[np.ndarray, "n K"]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the labels say; can be pickled.
+
+    Attributes:
+        supervised: the supervised views.
+        weights: of the supervised views alone, and their sum is an inverse temperature.
+        all_weights: of the supervised views and the graph.
+        prior: (K,) estimated frequencies of the classes.
+        prior_ratio: (K,) to those among the labels; 1 if labels were drawn as classes occur.
+        posterior: (n, K) of the rows that were given, by all views.
+        guide: (n, K) what a network should learn of them: the graph alone, as far as it is trusted, and else the posterior.
+        trust: probability that the graph alone explains the hidden labels better than the supervised views do.
+    """
+
+    supervised: SupervisedViews
+    weights: Float64[np.ndarray, " V"]
+    all_weights: Float64[np.ndarray, " U"]
+    prior: Float64[np.ndarray, " K"]
+    prior_ratio: Float64[np.ndarray, " K"]
+    posterior: Float64[np.ndarray, "n K"]
+    guide: Float64[np.ndarray, "n K"]
+    trust: float
+
+    @property
+    def graph_share(self) -> float:
+        """Share of the graph in what is believed, 0 to 1."""
+        return self.shares()[GRAPH]
+
+    def __call__(self, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "n K"]:
+        """Posterior of new rows by the supervised views."""
+        return reweighted(pooled(self.supervised(x), self.weights), self.prior_ratio)
+
+    def shares(self) -> dict[str, float]:
+        """Share of each view in what is believed."""
+        total = max(float(self.all_weights.sum()), np.finfo(float).tiny)
+        return {
+            name: float(weight) / total for name, weight in zip((*SUPERVISED, GRAPH), self.all_weights, strict=True)
+        }
+
+    def describe(self) -> str:
+        """What counts how much, for a person."""
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items())
+        return f"evidence: {parts}; trust that classes are clusters: {self.trust:.0%}"
+
+
+def gather_evidence(
+    x: Float64[np.ndarray, "n F"],
+    codes: Int64[np.ndarray, " n"],
+    sample_weight: Float64[np.ndarray, " n"],
+    *,
+    num_classes: int,
+    spread: Spread | None,
+    seed: int,
+) -> Evidence:
+    """Fit and cross-fit all views.
+
+    Args:
+        x: scaled features.
+        codes: class numbers, -1 for unlabelled; every class has a label.
+        sample_weight: of each row.
+        num_classes: K.
+        spread: spreads labels over the graph of the rows; None to do without.
+        seed: of forests and folds.
+    """
+    is_labeled = codes >= 0
+    labels = codes[is_labeled]
+    prior = label_prior(np.bincount(labels, weights=sample_weight[is_labeled], minlength=num_classes))
+    fit = partial(SupervisedViews.fit, num_classes=num_classes, seed=seed)
+    few_trees = partial(fit, trees=_FEW_TREES)
+    with_prior = None if spread is None else lambda fewer: spread(fewer, prior)
+    hidden = _cross_fit(x, codes, sample_weight, fit=few_trees, spread=with_prior, seed=seed)
+    weights, all_weights, trust = _weights(hidden)
+    supervised = fit(x[is_labeled], labels, sample_weight[is_labeled])
+    of_rows = supervised(x)
+    posterior = pooled(of_rows, weights)
+    ratio = np.ones(num_classes)
+    if not is_labeled.all() and is_balanced_draw(np.bincount(labels, minlength=num_classes)):
+        found = pool_prior(posterior[~is_labeled], sample_weight[~is_labeled], prior)
+        prior, ratio = found, found / prior
+    posterior = guide = reweighted(posterior, ratio)
+    if spread is not None and (all_weights[-1] > 0 or trust > 0):
+        graph = spread(codes, prior)
+        # The graph is balanced to the estimated frequencies, and the other views are not.
+        views = np.concatenate([of_rows, reweighted(graph, 1.0 / ratio)[None]])
+        posterior = reweighted(pooled(views, all_weights), ratio)
+        guide = (1.0 - trust) * posterior + trust * graph
+    posterior[is_labeled] = guide[is_labeled] = np.eye(num_classes)[labels]
+    return Evidence(supervised, weights, all_weights, prior, ratio, posterior, guide, trust)
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """What the views say of labels that were hidden from them; the graph last, if there is one."""
+
+    views: Float64[np.ndarray, "U m K"]
+    labels: Int64[np.ndarray, " m"]
+    weight: Float64[np.ndarray, " m"]
+
+
+def _cross_fit(
+    x: Float64[np.ndarray, "n F"],
+    codes: Int64[np.ndarray, " n"],
+    sample_weight: Float64[np.ndarray, " n"],
+    *,
+    fit: Callable[..., SupervisedViews],
+    spread: Callable[[Int64[np.ndarray, " n"]], Float64[np.ndarray, "n K"]] | None,
+    seed: int,
+) -> _Hidden | None:
+    """Hide each fold of the labels in turn; None if there are too few to hide any."""
+    labeled = np.flatnonzero(codes >= 0)
+    folds = _folds(codes[labeled], np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,))))
+    found = []
+    for fold in folds:
+        known, hidden = labeled[~fold], labeled[fold]
+        views = fit(x[known], codes[known], sample_weight[known])(x[hidden])
+        if spread is not None:
+            fewer = codes.copy()
+            fewer[hidden] = -1
+            views = np.concatenate([views, spread(fewer)[None, hidden]])
+        found.append(views)
+    if not found:
+        return None
+    rows = np.concatenate([labeled[fold] for fold in folds])
+    return _Hidden(np.concatenate(found, 1), codes[rows], sample_weight[rows] / sample_weight[labeled].mean())
+
+
+def _weights(hidden: _Hidden | None) -> tuple[Float64[np.ndarray, " V"], Float64[np.ndarray, " U"], float]:
+    """Weights of the supervised views, of all views, and the trust in the graph."""
+    V = len(SUPERVISED)
+    beginning = np.full(V, 1.0 / V)
+    if hidden is None:
+        return beginning, np.append(beginning, 0.0), 0.0
+    given = (hidden.labels, hidden.weight)
+    weights = pooling_weights(hidden.views[:V], *given, beginning)
+    if len(hidden.views) == V:
+        return weights, np.append(weights, 0.0), 0.0
+    all_weights = pooling_weights(hidden.views, *given, np.append(beginning, 0.0))
+    better = log_likelihood(hidden.views[V:], np.ones(1), *given) - log_likelihood(hidden.views[:V], weights, *given)
+    return weights, all_weights, float(expit(better))
+
+
+def _folds(labels: Int64[np.ndarray, " m"], rng: np.random.Generator) -> list[Bool[np.ndarray, " m"]]:
+    """Masks of the labels to hide: each class in equal parts, but never all labels of a class."""
+    if len(labels) < 2:
+        return []
+    fold, begin = np.full(len(labels), -1), 0
+    counts = np.bincount(labels)
+    for k in np.flatnonzero(counts > 1):
+        rows = rng.permutation(np.flatnonzero(labels == k))
+        fold[rows] = (np.arange(len(rows)) + begin) % _FOLDS
+        begin += len(rows)
+    hidden = range(_FOLDS if len(labels) <= _FEW else 1)
+    return [fold == part for part in hidden if (fold == part).any()]

@@ -1,0 +1,61 @@
+"""How frequent the classes are in the pool (docs/method.md, "Evidence").
+
+Labels that were drawn as classes occur say so themselves. Labels that were drawn balanced say nothing about it; then
+the pool does.
+"""
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+#: Added to each class's labels: a class is never impossible.
+_PSEUDO_COUNT = 0.5
+#: The pool's own frequencies are drawn towards the labels' as if it had so many more samples, as a share of it. Weak posteriors
+#: would otherwise lose whole classes.
+_INERTIA = 0.6
+#: Share of the classes that have the same number of labels in a balanced draw.
+_MOST = 0.75
+_ITERATIONS = 200
+_TOLERANCE = 1e-6
+
+
+def label_prior(counts: Float64[np.ndarray, " K"]) -> Float64[np.ndarray, " K"]:
+    """Frequencies of the classes among the labels."""
+    share: np.ndarray = (counts + _PSEUDO_COUNT) / (counts + _PSEUDO_COUNT).sum()
+    return share
+
+
+def is_balanced_draw(counts: Int64[np.ndarray, " K"]) -> bool:
+    """Whether the same number of labels was drawn of each class, as far as there were so many.
+
+    Then most classes have exactly the largest number, which chance hardly ever does.
+    """
+    largest = int(counts.max())
+    return largest > 1 and len(counts) > 1 and int((counts == largest).sum()) >= _MOST * len(counts)
+
+
+def pool_prior(
+    posterior: Float64[np.ndarray, "n K"], sample_weight: Float64[np.ndarray, " n"], prior: Float64[np.ndarray, " K"]
+) -> Float64[np.ndarray, " K"]:
+    """Frequencies of the classes in a pool, by expectation maximisation.
+
+    Args:
+        posterior: of the pool's samples, for classes of the frequencies `prior`.
+        sample_weight: of each.
+        prior: frequencies of the classes among the labels.
+    """
+    share = sample_weight / max(float(sample_weight.sum()), np.finfo(float).tiny)
+    found = prior
+    for _ in range(_ITERATIONS):
+        expected = (share @ reweighted(posterior, found / prior) + _INERTIA * prior) / (1.0 + _INERTIA)
+        change = float(np.abs(expected - found).max())
+        found = expected / expected.sum()
+        if change < _TOLERANCE:
+            break
+    return found
+
+
+def reweighted(posterior: Float64[np.ndarray, "n K"], ratio: Float64[np.ndarray, " K"]) -> Float64[np.ndarray, "n K"]:
+    """The posterior if each class were so many times as frequent."""
+    amount = posterior * ratio
+    probability: np.ndarray = amount / np.maximum(amount.sum(1, keepdims=True), np.finfo(float).tiny)
+    return probability

@@ -1,0 +1,83 @@
+"""The supervised views: linear models and forests, fitted to the labelled samples alone."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from momatch.evidence.pooling import softmax
+
+#: Name -> regularisation of the linear views.
+_LINEAR = {"linear, strong": 0.3, "linear, weak": 3.0}
+#: A view is fitted to at most so many labelled samples.
+_MOST_SAMPLES = 20_000
+_MAX_ITERATIONS = 300
+
+SUPERVISED: tuple[str, ...] = (*_LINEAR, "random forest", "extra trees")
+
+
+@dataclass(frozen=True)
+class SupervisedViews:
+    """Fitted models; can be pickled.
+
+    Attributes:
+        models: name -> scikit-learn classifier of class numbers.
+        num_classes: K.
+    """
+
+    models: Mapping[str, Any]
+    num_classes: int
+
+    @classmethod
+    def fit(
+        cls,
+        x: Float64[np.ndarray, "m F"],
+        labels: Int64[np.ndarray, " m"],
+        sample_weight: Float64[np.ndarray, " m"],
+        *,
+        num_classes: int,
+        seed: int,
+        trees: int = 100,
+    ) -> "SupervisedViews":
+        """Fit all views. With a single class among the labels there are none: each is certain of it."""
+        if len(np.unique(labels)) < 2:
+            return cls({}, num_classes)
+        if len(x) > _MOST_SAMPLES:
+            some = np.sort(np.random.default_rng(seed).choice(len(x), _MOST_SAMPLES, replace=False))
+            x, labels, sample_weight = x[some], labels[some], sample_weight[some]
+        models = _models(seed, trees)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            for model in models.values():
+                model.fit(x, labels, sample_weight=sample_weight)
+        return cls(models, num_classes)
+
+    def __call__(self, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "V n K"]:
+        """Each view's probabilities; 0 for classes without labels."""
+        found = np.zeros((len(SUPERVISED), len(x), self.num_classes))
+        for view, name in zip(found, SUPERVISED, strict=True):
+            if model := self.models.get(name):
+                view[:, model.classes_] = _linear(model, x) if name in _LINEAR else model.predict_proba(x)
+            else:
+                view[:] = 1.0 / self.num_classes
+        return found
+
+
+def _linear(model: LogisticRegression, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "n C"]:
+    """Probabilities of a logistic regression. Unlike a matrix product, einsum rounds each row alike whatever the others are."""
+    logits = np.einsum("nf,kf->nk", x, model.coef_) + model.intercept_
+    return softmax(np.concatenate([np.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits)
+
+
+def _models(seed: int, trees: int) -> dict[str, Any]:
+    return {
+        **{name: LogisticRegression(C=c, max_iter=_MAX_ITERATIONS) for name, c in _LINEAR.items()},
+        "random forest": RandomForestClassifier(trees, random_state=seed),
+        "extra trees": ExtraTreesClassifier(trees, random_state=seed),
+    }
