@@ -17,6 +17,7 @@ from momatch.estimator.labels import check_class_weight, class_ratio, encode_lab
 from momatch.estimator.network_options import NetworkOptions
 from momatch.estimator.samples import weighted_set
 from momatch.estimator.settings import read_settings
+from momatch.estimator.threads import one_thread
 from momatch.evidence.prior import reweighted
 from momatch.models.scorer import Scores
 from momatch.numerics.checks import check_fraction
@@ -129,7 +130,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         known, labels = split_labels(y, self.unlabeled)
         self.classes_, codes = encode_labels(known & (weight > 0), labels[weight[known] > 0])
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        self.fitted_ = fit_set(weighted_set(X, codes, weight), settings, num_classes=len(self.classes_), seed=seed)
+        with one_thread():
+            self.fitted_ = fit_set(weighted_set(X, codes, weight), settings, num_classes=len(self.classes_), seed=seed)
         self.evidence_, self.class_prior_ = self.fitted_.evidence()
         self._class_ratio = class_ratio(self.class_weight, self.classes_, self.class_prior_)
         self.calibration_source_ = self.fitted_.calibration_source
@@ -221,7 +223,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
 
     def _scores(self, X: Any) -> Scores:
         check_is_fitted(self)
-        return self.fitted_.scores(self._features(X))
+        features = self._features(X)
+        with one_thread():
+            return self.fitted_.scores(features)
 
     def _posterior(self, scores: Scores) -> Float64[np.ndarray, "n K"]:
         """Of classes as frequent as `class_weight` says."""

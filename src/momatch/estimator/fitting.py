@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from momatch.console.progress import Progress
@@ -23,7 +23,7 @@ from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import confident_samples, refit_head
 from momatch.evaluation.judging import fit_judge, likely_inliers
 from momatch.evaluation.pool_judging import judge_pool
-from momatch.evidence import Blend, Evidence, gather_evidence
+from momatch.evidence import Blend, Evidence, RowEvidence, gather_evidence
 from momatch.heads import log_posterior
 from momatch.models.classifier import Classifier
 from momatch.models.outputs import Outputs
@@ -42,6 +42,8 @@ _TIE = 1e-7
 _SHOWN_EVERY = 25
 #: Consecutive skipped steps that count as divergence (half of the steps in short fits); see `TrainConfig.max_skipped_steps`.
 _MAX_SKIPPED = 50
+#: Judge, refitted mixture and the answer's temperature are fitted to at most so many labelled and so many unlabelled samples.
+_MOST_JUDGED = 20_000
 #: The distance to this nearest neighbour is the unit of augmentation strength.
 REACH_NEIGHBORS = 10
 
@@ -98,11 +100,11 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     table = scaling(training.x)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        classifier, evidence = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed)
-        classifier = classifier.double()
+        trained = _train(training, table, scaling.deviation, settings, num_classes=num_classes, seed=seed)
+    classifier, kept = trained.classifier.double(), _at_most(training.codes, _MOST_JUDGED)
     is_judged = settings.outlier_score == "judge"
     names = find_stages(classifier.backbone, torch.from_numpy(table[:1])) if is_judged else None
-    outputs, labels = _outputs(classifier, table, names), torch.from_numpy(training.codes)
+    outputs, labels = _outputs(classifier, table[kept], names), torch.from_numpy(training.codes[kept])
     of_held_out = _outputs(classifier, scaling(held_out), names)
     judge = None
     if names is not None:
@@ -118,10 +120,18 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     # Rounding must not break a tie with a calibration sample: ties get the larger p-value.
     scorer.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
     blend = None
-    if evidence is not None:
-        network = log_posterior(outputs.log_joint).exp().numpy()
-        blend = Blend.fit(evidence, table, network, training.codes < 0)
+    if trained.evidence is not None:
+        pool = kept[training.codes[kept] < 0]
+        network = log_posterior(outputs.log_joint[labels < 0]).exp().numpy()
+        assert trained.of_rows is not None
+        blend = Blend.fit(trained.evidence, table[pool], network, trained.of_rows.posterior[pool])
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source, blend)
+
+
+def _at_most(codes: Int64[np.ndarray, " n"], most: int) -> Int64[np.ndarray, " m"]:
+    """Every k-th labelled and every k-th unlabelled row, so that there are at most `most` of each."""
+    parts = (np.flatnonzero(codes < 0), np.flatnonzero(codes >= 0))
+    return np.concatenate([rows[:: max(1, -(-len(rows) // most))] for rows in parts])
 
 
 @torch.no_grad()
@@ -150,6 +160,15 @@ def _chunks(rows: Float[Tensor, "n d"]) -> Iterator[Float[Tensor, "chunk d"]]:
         yield table
 
 
+@dataclass(frozen=True)
+class _Trained:
+    """The averaged model in evaluation mode, and what guided it."""
+
+    classifier: Classifier
+    evidence: Evidence | None
+    of_rows: RowEvidence | None
+
+
 def _train(
     training: WeightedSet,
     table: Float64[np.ndarray, "n F"],
@@ -158,8 +177,8 @@ def _train(
     *,
     num_classes: int,
     seed: int,
-) -> tuple[Classifier, Evidence | None]:
-    """Train a classifier; returns the averaged model in evaluation mode, and what guided it.
+) -> "_Trained":
+    """Train a classifier.
 
     Raises:
         ValueError: if training diverges.
@@ -179,27 +198,22 @@ def _train(
     of_graph = settings.loss.graph_neighbors if settings.loss.policy != "supervised" else 0
     distance, neighbors = nearest_neighbors(table, max(settings.neighbors, of_graph, REACH_NEIGHBORS))
     graph = LabelGraph(distance[:, :of_graph], neighbors[:, :of_graph], training.weight) if of_graph else None
-    evidence = (
-        None
-        if num_classes == 1
-        else gather_evidence(
-            table,
-            training.codes,
-            training.weight,
-            num_classes=num_classes,
-            spread=graph.spread if graph is not None else None,
-            seed=seed,
+    evidence = of_rows = None
+    if num_classes > 1:
+        spread = None if graph is None else graph.spread
+        evidence, of_rows = gather_evidence(
+            table, training.codes, training.weight, num_classes=num_classes, spread=spread, seed=seed
         )
-    )
-    if settings.verbose and evidence is not None:
-        print(evidence.describe(), file=sys.stderr)
+        if settings.verbose:
+            print(evidence.describe(), file=sys.stderr)
     vectors = Vectors(
         rows,
         torch.from_numpy(deviation.astype(np.float32)),
         torch.from_numpy(neighbors[:, : settings.neighbors]),
         reach(distance[:, :REACH_NEIGHBORS], table),
     )
-    step = _build_step(classifier, vectors, evidence, settings, seed)
+    guide = None if of_rows is None or settings.loss.policy == "supervised" else of_rows
+    step = _build_step(classifier, vectors, guide, settings, seed)
     batches = weighted_batches(
         training,
         labeled_batch_size=settings.optimizer.labeled_batch_size,
@@ -207,15 +221,13 @@ def _train(
         seed=seed,
     )
     _run_steps(step, batches, settings)
-    return step.average.classifier, evidence
+    return _Trained(step.average.classifier, evidence, of_rows)
 
 
 def _build_step(
-    classifier: Classifier, vectors: Vectors, evidence: Evidence | None, settings: Settings, seed: int
+    classifier: Classifier, vectors: Vectors, guide: RowEvidence | None, settings: Settings, seed: int
 ) -> TrainStep:
     optimizer, n = settings.optimizer, len(vectors.table)
-    if settings.loss.policy == "supervised":
-        evidence = None
     return TrainStep(
         classifier,
         AveragedModel(classifier, optimizer.ema_decay),
@@ -224,8 +236,8 @@ def _build_step(
         weak=VectorView(vectors, settings.weak, default_view=0),
         strong=VectorView(vectors, settings.strong, default_view=1),
         truth=torch.full((n,), UNLABELED),
-        guide=torch.from_numpy(evidence.guide.astype(np.float32)) if evidence else None,
-        guide_floor=1.0 - evidence.trust if evidence else 0.0,
+        guide=None if guide is None else torch.from_numpy(guide.guide.astype(np.float32)),
+        guide_floor=0.0 if guide is None else guide.floor,
         options=StepOptions(seed=seed, clip_norm=optimizer.clip_norm),
     )
 

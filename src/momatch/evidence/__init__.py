@@ -1,6 +1,6 @@
 """What the labels say by themselves, from independent views of the data (docs/method.md, "Evidence")."""
 
 from momatch.evidence.blend import Blend
-from momatch.evidence.evidence import Evidence, gather_evidence
+from momatch.evidence.evidence import Evidence, RowEvidence, gather_evidence
 
-__all__ = ["Blend", "Evidence", "gather_evidence"]
+__all__ = ["Blend", "Evidence", "RowEvidence", "gather_evidence"]

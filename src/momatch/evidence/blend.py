@@ -10,7 +10,7 @@ temperature T makes the answer as confident on the pool as all evidence is, whic
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 from scipy.optimize import minimize_scalar
 
 from momatch.evidence.evidence import GRAPH, Evidence
@@ -19,8 +19,6 @@ from momatch.evidence.pooling import log_linear
 _TEMPERATURES = (0.5, 20.0)
 #: Least probability, before the logarithm.
 _LEAST = 1e-3
-#: The temperature is fitted to at most so many samples of the pool.
-_MOST_SAMPLES = 20_000
 
 
 @dataclass(frozen=True)
@@ -41,23 +39,21 @@ class Blend:
         evidence: Evidence,
         x: Float64[np.ndarray, "n F"],
         network: Float64[np.ndarray, "n K"],
-        is_pool: Bool[np.ndarray, " n"],
+        target: Float64[np.ndarray, "n K"],
     ) -> "Blend":
-        """Fit the weights.
+        """Fit the temperature.
 
         Args:
-            evidence: gathered on these samples.
-            x: their scaled features.
+            evidence: gathered on a pool.
+            x: scaled features of samples of the pool.
             network: the trained network's posterior of them.
-            is_pool: which are unlabelled.
+            target: posterior of them by all evidence.
         """
-        rows = np.flatnonzero(is_pool)
-        rows = rows[:: max(1, -(-len(rows) // _MOST_SAMPLES))]
-        if len(rows) == 0:
+        if len(x) == 0:
             return cls(evidence, np.array([1.0, 0.0]))
         share = max(evidence.graph_share, evidence.trust)
-        weights, target = np.array([1.0 - share, share]), evidence.posterior[rows]
-        logarithm = np.stack([_log(evidence(x[rows])), _log(network[rows])])
+        weights = np.array([1.0 - share, share])
+        logarithm = np.stack([_log(evidence(x)), _log(network)])
 
         def cross_entropy(temperature: float) -> float:
             return -float((target * _log(log_linear(logarithm, weights / temperature))).sum())

@@ -17,8 +17,8 @@ from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
 from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
 from momatch.evidence.views import SUPERVISED, SupervisedViews
 
-#: Folds of the labels, if there are at most so many. Of more, one fold is hidden once.
-_FOLDS, _FEW = 5, 2_000
+#: Folds of the labels, if there are at most so many labels and rows. Of more, one fold is hidden once.
+_FOLDS, _FEW, _FEW_ROWS = 5, 2_000, 20_000
 #: Trees of the forests that are fitted to all folds but one.
 _FEW_TREES = 50
 GRAPH = "graph"
@@ -37,8 +37,6 @@ class Evidence:
         all_weights: of the supervised views and the graph.
         prior: (K,) estimated frequencies of the classes.
         prior_ratio: (K,) to those among the labels; 1 if labels were drawn as classes occur.
-        posterior: (n, K) of the rows that were given, by all views.
-        guide: (n, K) what a network should learn of them: the graph alone, as far as it is trusted, and else the posterior.
         trust: probability that the graph alone explains the hidden labels better than the supervised views do.
     """
 
@@ -47,8 +45,6 @@ class Evidence:
     all_weights: Float64[np.ndarray, " U"]
     prior: Float64[np.ndarray, " K"]
     prior_ratio: Float64[np.ndarray, " K"]
-    posterior: Float64[np.ndarray, "n K"]
-    guide: Float64[np.ndarray, "n K"]
     trust: float
 
     @property
@@ -73,6 +69,21 @@ class Evidence:
         return f"evidence: {parts}; trust that classes are clusters: {self.trust:.0%}"
 
 
+@dataclass(frozen=True)
+class RowEvidence:
+    """What the evidence says of the rows that it was gathered on.
+
+    Attributes:
+        posterior: (n, K) by all views.
+        guide: (n, K) what a network should learn of them: the graph alone, as far as it is trusted, and else the posterior.
+        floor: weight of the guide at the end of the training: the less the graph is trusted, the less a network may leave it.
+    """
+
+    posterior: Float64[np.ndarray, "n K"]
+    guide: Float64[np.ndarray, "n K"]
+    floor: float
+
+
 def gather_evidence(
     x: Float64[np.ndarray, "n F"],
     codes: Int64[np.ndarray, " n"],
@@ -81,7 +92,7 @@ def gather_evidence(
     num_classes: int,
     spread: Spread | None,
     seed: int,
-) -> Evidence:
+) -> tuple[Evidence, RowEvidence]:
     """Fit and cross-fit all views.
 
     Args:
@@ -115,7 +126,7 @@ def gather_evidence(
         posterior = reweighted(pooled(views, all_weights), ratio)
         guide = (1.0 - trust) * posterior + trust * graph
     posterior[is_labeled] = guide[is_labeled] = np.eye(num_classes)[labels]
-    return Evidence(supervised, weights, all_weights, prior, ratio, posterior, guide, trust)
+    return Evidence(supervised, weights, all_weights, prior, ratio, trust), RowEvidence(posterior, guide, 1.0 - trust)
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,7 @@ def _cross_fit(
 ) -> _Hidden | None:
     """Hide each fold of the labels in turn; None if there are too few to hide any."""
     labeled = np.flatnonzero(codes >= 0)
-    folds = _folds(codes[labeled], np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,))))
+    folds = _folds(codes[labeled], len(codes), np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,))))
     found = []
     for fold in folds:
         known, hidden = labeled[~fold], labeled[fold]
@@ -169,15 +180,15 @@ def _weights(hidden: _Hidden | None) -> tuple[Float64[np.ndarray, " V"], Float64
     return weights, all_weights, float(expit(better))
 
 
-def _folds(labels: Int64[np.ndarray, " m"], rng: np.random.Generator) -> list[Bool[np.ndarray, " m"]]:
+def _folds(labels: Int64[np.ndarray, " m"], rows: int, rng: np.random.Generator) -> list[Bool[np.ndarray, " m"]]:
     """Masks of the labels to hide: each class in equal parts, but never all labels of a class."""
     if len(labels) < 2:
         return []
     fold, begin = np.full(len(labels), -1), 0
     counts = np.bincount(labels)
     for k in np.flatnonzero(counts > 1):
-        rows = rng.permutation(np.flatnonzero(labels == k))
-        fold[rows] = (np.arange(len(rows)) + begin) % _FOLDS
-        begin += len(rows)
-    hidden = range(_FOLDS if len(labels) <= _FEW else 1)
+        of_class = rng.permutation(np.flatnonzero(labels == k))
+        fold[of_class] = (np.arange(len(of_class)) + begin) % _FOLDS
+        begin += len(of_class)
+    hidden = range(_FOLDS if len(labels) <= _FEW and rows <= _FEW_ROWS else 1)
     return [fold == part for part in hidden if (fold == part).any()]

@@ -47,7 +47,7 @@ def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: i
     weight = np.ones(len(codes))
     graph = LabelGraph(*nearest_neighbors(table, neighbors), weight)
     deviation = max(float(table.std(0).max()), np.finfo(float).tiny)
-    evidence = gather_evidence(
+    _, of_rows = gather_evidence(
         table / deviation,
         codes,
         weight,
@@ -55,7 +55,7 @@ def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: i
         spread=graph.spread,
         seed=seed,
     )
-    return PoolGuide(torch.from_numpy(evidence.guide[labeled:].astype(np.float32)), 1.0 - evidence.trust)
+    return PoolGuide(torch.from_numpy(of_rows.guide[labeled:].astype(np.float32)), of_rows.floor)
 
 
 def _directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:

@@ -1,0 +1,127 @@
+"""Evidence: the labels decide what is believed."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from momatch.data.graph import LabelGraph, nearest_neighbors
+from momatch.evidence import Blend, gather_evidence
+from momatch.evidence.evidence import _folds
+
+
+def gathered(x, codes, *, graph=True, seed=0, weight=None):
+    weight = np.ones(len(x)) if weight is None else weight
+    spread = LabelGraph(*nearest_neighbors(x, 6), weight).spread if graph else None
+    return gather_evidence(x, codes, weight, num_classes=int(codes.max()) + 1, spread=spread, seed=seed)
+
+
+def some_labels(truth, per_class, seed=0):
+    rng = np.random.default_rng(seed)
+    codes = np.full(len(truth), -1)
+    for k in np.unique(truth):
+        rows = rng.choice(np.flatnonzero(truth == k), per_class, replace=False)
+        codes[rows] = k
+    return codes
+
+
+def rings(n=600, seed=0):
+    """Two rings, one in the other: neighbours know, a line does not."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(n) % 2
+    angle = rng.uniform(0, 2 * np.pi, n)
+    radius = 1.0 + 2.0 * truth + 0.1 * rng.normal(size=n)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1), truth
+
+
+def slope(n=600, seed=0):
+    """One cloud, divided by a plane: a line knows, neighbours do not."""
+    x = np.random.default_rng(seed).normal(size=(n, 12))
+    return x, (x.sum(1) > 0).astype(np.int64)
+
+
+def test_where_classes_are_clusters_the_graph_is_believed():
+    x, truth = rings()
+    evidence, of_rows = gathered(x, some_labels(truth, 8))
+    assert evidence.trust > 0.95
+    assert of_rows.floor == pytest.approx(1 - evidence.trust)
+    assert (of_rows.guide.argmax(1) == truth).mean() > 0.95
+
+
+def test_where_they_are_not_the_supervised_views_are():
+    x, truth = slope()
+    evidence, of_rows = gathered(x, some_labels(truth, 20))
+    assert evidence.trust < 0.2
+    alone = (evidence.supervised(x)[1].argmax(1) == truth).mean()
+    assert (of_rows.posterior.argmax(1) == truth).mean() > alone - 0.03
+
+
+def test_labels_stay_as_they_are():
+    x, truth = rings()
+    codes = some_labels(truth, 5)
+    for values in (gathered(x, codes)[1].posterior, gathered(x, codes)[1].guide):
+        np.testing.assert_array_equal(values[codes >= 0], np.eye(2)[codes[codes >= 0]])
+        np.testing.assert_allclose(values.sum(1), 1)
+
+
+def test_balanced_labels_of_an_unbalanced_pool():
+    rng = np.random.default_rng(0)
+    truth = (rng.random(1000) < 0.1).astype(np.int64)
+    x = rng.normal(size=(1000, 4)) + 3.0 * truth[:, None]
+    evidence, _ = gathered(x, some_labels(truth, 10))
+    assert evidence.prior[1] < 0.3
+    assert (evidence(x).argmax(1) == truth).mean() > 0.95
+    drawn = np.full(1000, -1)
+    drawn[:40] = truth[:40]
+    np.testing.assert_array_equal(gathered(x, drawn)[0].prior_ratio, [1, 1])
+
+
+@pytest.mark.parametrize("counts", [[1, 1], [1, 5], [2, 2], [30, 1]])
+@pytest.mark.parametrize("graph", [True, False])
+def test_few_labels(counts, graph):
+    x, truth = rings()
+    codes = np.full(len(x), -1)
+    for k, count in enumerate(counts):
+        codes[np.flatnonzero(truth == k)[:count]] = k
+    evidence, of_rows = gathered(x, codes, graph=graph)
+    assert np.isfinite(of_rows.posterior).all()
+    assert np.isfinite(evidence(x)).all()
+    assert 0 <= evidence.trust <= 1
+
+
+def test_never_all_labels_of_a_class_are_hidden():
+    labels = np.array([0] * 12 + [1] * 2 + [2])
+    folds = _folds(labels, 100, np.random.default_rng(0))
+    assert np.sum(folds, 0).tolist() == [1] * 14 + [0]
+    for fold in folds:
+        assert set(labels[~fold]) == {0, 1, 2}
+
+
+def test_the_same_seed_gives_the_same_evidence():
+    x, truth = rings()
+    codes = some_labels(truth, 6)
+    first, second = (gathered(x, codes, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(first[1].posterior, second[1].posterior)
+    np.testing.assert_array_equal(first[0](x), pickle.loads(pickle.dumps(second[0]))(x))
+    np.testing.assert_array_equal(first[0](x[5:6]), first[0](x)[5:6])
+
+
+def test_the_blend_follows_the_trust():
+    x, truth = rings()
+    evidence, of_rows = gathered(x, some_labels(truth, 8))
+    network = np.eye(2)[truth] * 0.9 + 0.05
+    blend = Blend.fit(evidence, x, network, of_rows.posterior)
+    assert (blend(x, network).argmax(1) == truth).all()
+    shares = blend.shares()
+    assert shares["network"] == pytest.approx(max(evidence.trust, evidence.graph_share))
+    assert sum(share for name, share in shares.items() if name != "trust") == pytest.approx(1)
+    without = Blend.fit(gathered(x, some_labels(truth, 8), graph=False)[0], x, network, of_rows.posterior)
+    assert without.shares()["network"] == 0
+
+
+def test_without_a_pool_the_supervised_views_answer():
+    x, truth = slope()
+    evidence, _ = gathered(x, truth)
+    blend = Blend.fit(evidence, x[:0], np.empty((0, 2)), np.empty((0, 2)))
+    wrong = np.eye(2)[1 - truth]
+    np.testing.assert_allclose(blend(x, wrong), evidence(x), atol=2e-3)
