@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from momatch.estimator.columns import Columns, categorical_columns
 from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import check_class_weight, class_ratio, encode_labels, mark_rejected, split_labels
 from momatch.estimator.network_options import NetworkOptions
@@ -100,7 +101,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         """Train on labelled and unlabelled samples.
 
         Args:
-            X: features, (n, F), dense and finite.
+            X: features, (n, F), dense. NaN is a missing value. A data frame may have columns of categories or text.
             y: class of each sample, or the `unlabeled` marker.
             sample_weight: weight of each sample; 0 leaves it out. None means 1 for all.
 
@@ -124,9 +125,11 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         settings = read_settings(own | (network or NetworkOptions()).get_params())
         if y is None:
             validate_data(self, X, y)  # raises scikit-learn's error for a missing y
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._validated(X, reset=True)
         check_consistent_length(X, y)
         weight = _check_weight(sample_weight, len(X))
+        self._columns = Columns.of(X, weight)
+        X = self._columns(X)
         known, labels = split_labels(y, self.unlabeled)
         self.classes_, codes = encode_labels(known & (weight > 0), labels[weight[known] > 0])
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -218,8 +221,18 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         return float(accuracy_score(labels, predicted[known], sample_weight=None if sample_weight is None else weight))
 
     def _features(self, X: Any) -> Float64[np.ndarray, "n F"]:
-        features: np.ndarray[Any, Any] = validate_data(self, X, reset=False, dtype=np.float64)
-        return features
+        return self._columns(self._validated(X, reset=False))
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """The table with as many columns of the same names as in the fit, as numbers unless it has categories."""
+        if categorical_columns(X):
+            return validate_data(self, X, reset=reset, skip_check_array=True)
+        return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     def _scores(self, X: Any) -> Scores:
         check_is_fitted(self)

@@ -110,8 +110,8 @@ def _marked(y: Shaped[np.ndarray, " n"], unlabeled: Any) -> Bool[np.ndarray, " n
     """Mask of the samples that carry the unlabelled marker."""
     values = y.tolist()
     marker = unlabeled.item() if isinstance(unlabeled, np.generic) else unlabeled
-    if _is_missing(marker):
-        return np.array([_is_missing(value) for value in values], dtype=bool)
+    if is_missing(marker):
+        return np.array([is_missing(value) for value in values], dtype=bool)
     # False is not 0: only a boolean marker matches booleans.
     marked = [_same(value, marker) for value in values]
     if all(isinstance(value, str) for value, found in zip(values, marked, strict=True) if not found):
@@ -121,7 +121,7 @@ def _marked(y: Shaped[np.ndarray, " n"], unlabeled: Any) -> Bool[np.ndarray, " n
 
 def _same(value: Any, marker: Any) -> bool:
     of_one_kind = isinstance(value, bool | np.bool_) == isinstance(marker, bool)
-    return of_one_kind and not _is_missing(value) and bool(value == marker)
+    return of_one_kind and not is_missing(value) and bool(value == marker)
 
 
 def _of_one_kind(labels: Shaped[np.ndarray, " m"]) -> Shaped[np.ndarray, " m"]:
@@ -129,7 +129,7 @@ def _of_one_kind(labels: Shaped[np.ndarray, " m"]) -> Shaped[np.ndarray, " m"]:
     values = labels.tolist()
     if all(isinstance(value, str) for value in values):
         return labels
-    if any(isinstance(value, str) for value in values) or any(_is_missing(value) for value in values):
+    if any(isinstance(value, str) for value in values) or any(is_missing(value) for value in values):
         odd = next(value for value in values if not isinstance(value, str))
         raise ValueError(
             f"y: got labels of different types, {odd!r} and {next(value for value in values if value is not odd)!r}, expected "
@@ -139,7 +139,7 @@ def _of_one_kind(labels: Shaped[np.ndarray, " m"]) -> Shaped[np.ndarray, " m"]:
     return np.array(values)
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or type(value).__name__ in ("NAType", "NaTType")

@@ -90,16 +90,16 @@ def _bounds(samples: WeightedSet) -> tuple[Float64[np.ndarray, " F"], Float64[np
     Values equal to the median are ignored in judging the spread, so that a feature that is mostly 0 is judged by the others.
     """
     weight = np.broadcast_to(samples.weight[:, None], samples.x.shape)
-    median = _quantile(samples.x, weight, 0.5)
+    median = weighted_quantile(samples.x, weight, 0.5)
     with np.errstate(over="ignore"):  # an infinite bound clips nothing
         distance = np.abs(samples.x - median)
-        usual = _quantile(distance, weight * (distance > _ROUNDING * np.abs(median)), _USUAL)
+        usual = weighted_quantile(distance, weight * (distance > _ROUNDING * np.abs(median)), _USUAL)
         # Do not clip features that vary only by rounding.
         reach = _ABSURD * np.where(usual > 0, usual, np.inf)
         return median - reach, median + reach
 
 
-def _quantile(
+def weighted_quantile(
     values: Float64[np.ndarray, "n F"], weight: Float64[np.ndarray, "n F"], share: float
 ) -> Float64[np.ndarray, " F"]:
     """Weighted quantile of each column."""

@@ -1,0 +1,97 @@
+"""Columns of a table as numbers: categories as one column each, missing values as the median."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Shaped
+from sklearn.utils import check_array
+
+from momatch.estimator.labels import is_missing
+from momatch.estimator.scaling import weighted_quantile
+
+
+def categorical_columns(X: Any) -> list[int]:
+    """Positions of the columns of a data frame that hold categories or text; none in anything but a data frame."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return []
+    found = []
+    for position, name in enumerate(X.columns):
+        kind = str(X[name].dtype).lower()
+        if kind.startswith(("category", "categorical", "enum", "str", "string", "utf8")) or (
+            kind == "object" and not _is_numeric(np.asarray(X[name]))
+        ):
+            found.append(position)
+    return found
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of the training data become numbers; can be pickled.
+
+    Attributes:
+        categories: column -> its categories, sorted. A missing or unknown one is none of them.
+        numeric: the other columns.
+        median: of each column of the result, for missing values.
+    """
+
+    categories: dict[int, Shaped[np.ndarray, " c"]]
+    numeric: list[int]
+    median: Float64[np.ndarray, " F"]
+
+    @classmethod
+    def of(cls, X: Any, weight: Float64[np.ndarray, " n"]) -> "Columns":
+        """Of training data; `X` has as many rows as there are weights."""
+        categorical = categorical_columns(X)
+        categories = {position: _known(_column(X, position)) for position in categorical}
+        numeric = [position for position in range(np.shape(X)[1]) if position not in categories]
+        table = cls(categories, numeric, np.zeros(0))._numbers(X)
+        # A column without any value is constant.
+        has_values = (~np.isnan(table) & (weight > 0)[:, None]).any(0)
+        filled = np.where(np.isnan(table), 0.0, table)
+        median = weighted_quantile(filled, np.where(np.isnan(table), 0.0, weight[:, None]), 0.5)
+        return cls(categories, numeric, np.where(has_values, median, 0.0))
+
+    def __call__(self, X: Any) -> Float64[np.ndarray, "n F"]:
+        """The numbers of `X`, which has the columns of the training data.
+
+        Raises:
+            ValueError: if a column that was numeric is not, or a value is infinite.
+        """
+        table = self._numbers(X)
+        return np.where(np.isnan(table), self.median, table) if np.isnan(table).any() else table
+
+    def _numbers(self, X: Any) -> Float64[np.ndarray, "n F"]:
+        if not self.categories:
+            table: np.ndarray[Any, Any] = check_array(
+                X, dtype=np.float64, ensure_all_finite="allow-nan", input_name="X"
+            )
+            return table
+        parts = [
+            np.asarray([_column(X, position) == name for name in names], dtype=np.float64).reshape(len(names), len(X)).T
+            for position, names in self.categories.items()
+        ]
+        if self.numeric:
+            given = np.stack([_column(X, position) for position in self.numeric], 1)
+            parts.insert(0, check_array(given, dtype=np.float64, ensure_all_finite="allow-nan", input_name="X"))
+        return np.concatenate(parts, 1)
+
+
+def _column(X: Any, position: int) -> Shaped[np.ndarray, " n"]:
+    """A column of a data frame; missing values of any kind as NaN, if it is numeric, or None."""
+    values = np.asarray(X[X.columns[position]], dtype=object)
+    missing = np.array([is_missing(value) for value in values], dtype=bool)
+    if _is_numeric(values[~missing]):
+        values[missing] = np.nan
+        return values.astype(np.float64)
+    values[missing] = None
+    return values
+
+
+def _known(values: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " c"]:
+    known = {value for value in values.tolist() if not is_missing(value)}
+    return np.array(sorted(known, key=lambda value: (str(type(value)), value)), dtype=object)
+
+
+def _is_numeric(values: Shaped[np.ndarray, " n"]) -> bool:
+    return all(isinstance(value, int | float | np.number) or value is None for value in values.tolist())
