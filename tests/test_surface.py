@@ -11,7 +11,7 @@ import momatch
 
 PUBLIC_NAMES = {
     "TrainConfig", "fit", "Run", "evaluate_run", "report_run", "SavedModel", "export_model",
-    "MoMatchClassifier",
+    "MoMatchClassifier", "NetworkOptions",
     "AAGMM", "KMeans", "Linear", "log_posterior", "log_density",
     "MomentConstraint", "MMDConstraint", "KLConstraint",
     "OutlierDetector", "StageJudge", "Judge", "benjamini_hochberg",

@@ -18,10 +18,10 @@ from momatch.estimator.labels import check_class_weight, class_ratio, encode_lab
 from momatch.estimator.network_options import NetworkOptions
 from momatch.estimator.samples import weighted_set
 from momatch.estimator.settings import read_settings
-from momatch.estimator.threads import one_thread
 from momatch.evidence.prior import reweighted
 from momatch.models.scorer import Scores
 from momatch.numerics.checks import check_fraction
+from momatch.training.threads import one_thread
 
 
 class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

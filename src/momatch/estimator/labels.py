@@ -140,6 +140,7 @@ def _of_one_kind(labels: Shaped[np.ndarray, " m"]) -> Shaped[np.ndarray, " m"]:
 
 
 def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN or pandas' NA."""
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or type(value).__name__ in ("NAType", "NaTType")

@@ -110,7 +110,7 @@ def gather_evidence(
     few_trees = partial(fit, trees=_FEW_TREES)
     with_prior = None if spread is None else lambda fewer: spread(fewer, prior)
     hidden = _cross_fit(x, codes, sample_weight, fit=few_trees, spread=with_prior, seed=seed)
-    weights, all_weights, trust = _weights(hidden)
+    weights, all_weights, trust = _weights(hidden, has_graph=spread is not None)
     supervised = fit(x[is_labeled], labels, sample_weight[is_labeled])
     of_rows = supervised(x)
     posterior = pooled(of_rows, weights)
@@ -165,15 +165,17 @@ def _cross_fit(
     return _Hidden(np.concatenate(found, 1), codes[rows], sample_weight[rows] / sample_weight[labeled].mean())
 
 
-def _weights(hidden: _Hidden | None) -> tuple[Float64[np.ndarray, " V"], Float64[np.ndarray, " U"], float]:
+def _weights(
+    hidden: _Hidden | None, *, has_graph: bool
+) -> tuple[Float64[np.ndarray, " V"], Float64[np.ndarray, " U"], float]:
     """Weights of the supervised views, of all views, and the trust in the graph."""
     V = len(SUPERVISED)
     beginning = np.full(V, 1.0 / V)
     if hidden is None:
-        return beginning, np.append(beginning, 0.0), 0.0
+        return beginning, np.append(beginning, 0.0), 0.5 if has_graph else 0.0
     given = (hidden.labels, hidden.weight)
     weights = pooling_weights(hidden.views[:V], *given, beginning)
-    if len(hidden.views) == V:
+    if not has_graph:
         return weights, np.append(weights, 0.0), 0.0
     all_weights = pooling_weights(hidden.views, *given, np.append(beginning, 0.0))
     better = log_likelihood(hidden.views[V:], np.ones(1), *given) - log_likelihood(hidden.views[:V], weights, *given)

@@ -12,7 +12,7 @@ import torch
 from momatch.config import TrainConfig
 from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.dataset import Dataset
-from momatch.data.feature_spec import read_feature_spec
+from momatch.data.feature_spec import FeatureSpec, read_feature_spec
 from momatch.evaluation.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
 from momatch.models.backbones.custom import check_trusted
 from momatch.models.model_files import save_model
@@ -39,6 +39,7 @@ from momatch.training.result import DivergenceError, check_progress, class_thres
 from momatch.training.run import Run
 from momatch.training.setup import Training, build_training, choose_device
 from momatch.training.state import History, restore
+from momatch.training.threads import one_thread
 from momatch.training.tracker import Tracker
 
 __all__ = ["DivergenceError", "Interrupted", "fit"]
@@ -78,6 +79,8 @@ def fit(
     if device.type == "cpu":
         keep_large_blocks()
     with explain_out_of_memory(), joined_processes(device.type) as processes, ExitStack() as stack:
+        if device.type == "cpu" and _features_file(config, dataset) is not None:
+            stack.enter_context(one_thread())
         # All processes check the run directory before loading data.
         if config.resume == "auto":
             config = replace(config, resume=directory.exists)
@@ -123,10 +126,15 @@ def _resolve(config: TrainConfig, dataset: Dataset | None) -> TrainConfig:
 def _backbone_source(config: TrainConfig, dataset: Dataset | None) -> str | Path:
     """Where the backbone's name comes from, for the error message."""
     assert config.run_dir is not None, "resolved"
-    features = read_feature_spec(config.dataset) if dataset is None else dataset.features
+    features = _features_file(config, dataset)
     if features is not None:
         return features.path
     return Path(config.run_dir) / CONFIG if config.resume else "the config"
+
+
+def _features_file(config: TrainConfig, dataset: Dataset | None) -> FeatureSpec | None:
+    """How the features to train on were computed; None for images."""
+    return read_feature_spec(config.dataset) if dataset is None else dataset.features
 
 
 def _open_recorder(

@@ -2,7 +2,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from momatch.estimator.threads import one_thread
+from momatch.training.threads import one_thread
 
 
 def blas_threads():
