@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from momatch.data import graph
 from momatch.data.graph import LabelGraph, nearest_neighbors, reach
 
 
@@ -88,3 +89,27 @@ def test_reach_is_the_distance_of_neighbors_in_the_spread_of_the_data():
     assert reach(nearest_neighbors(wide, 10)[0], wide) == 1.0
     assert reach(nearest_neighbors(flat[:1], 10)[0], flat[:1]) == 0.0
     assert reach(nearest_neighbors(0 * flat, 10)[0], 0 * flat) == 0.0
+
+
+def test_the_index_of_a_large_table_finds_most_neighbours(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(2000, 8))
+    exact = nearest_neighbors(x, 5)
+    monkeypatch.setattr(graph, "_EXACT", 1000)
+    monkeypatch.setattr(graph, "_SEARCHED_AT_ONCE", 300)
+    distance, rows = nearest_neighbors(x, 5)
+    found = np.mean([len(set(a) & set(b)) / 5 for a, b in zip(exact[1], rows, strict=True)])
+    assert found > 0.95
+    assert (rows != np.arange(2000)[:, None]).all()
+    assert (np.diff(distance, axis=1) >= 0).all()
+    np.testing.assert_allclose(distance, np.linalg.norm(x[:, None] - x[rows], axis=2))
+    again = nearest_neighbors(x, 5)
+    np.testing.assert_array_equal(rows, again[1])
+
+
+def test_the_index_survives_copies_of_one_row(monkeypatch):
+    monkeypatch.setattr(graph, "_EXACT", 10)
+    x = np.vstack([np.random.default_rng(0).normal(size=(100, 3)), np.zeros((500, 3))])
+    distance, rows = nearest_neighbors(x, 4)
+    assert distance.shape == rows.shape == (600, 4)
+    assert np.isfinite(distance).all()
+    assert (distance[150:] == 0).all()

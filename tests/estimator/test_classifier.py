@@ -456,3 +456,63 @@ def test_verbose_shows_progress_on_stderr(quick, problem, capsys):
     assert "40/40" in shown.err
     quick.set_params(verbose=0).fit(problem.X, problem.y)
     assert capsys.readouterr().err == ""
+
+
+def hard(kind, problem):
+    """Tables that a fit must survive: X and y."""
+    X, y = problem.X.copy(), problem.y.copy()
+    if kind == "a class with one label":
+        y[np.flatnonzero(y == 2)[1:]] = -1
+    elif kind == "one label in each class":
+        y = np.where(np.isin(np.arange(300), [np.flatnonzero(problem.truth == k)[0] for k in range(3)]), y, -1)
+    elif kind == "a class for each of 20 labels":
+        y = np.where(np.arange(300) < 20, np.arange(300), -1)
+    elif kind == "a constant column":
+        X[:, 0] = 7.0
+    elif kind == "nothing but constants":
+        X[:] = 7.0
+    elif kind == "1e300":
+        X *= 1e300
+    elif kind == "1e-300":
+        X *= 1e-300
+    else:
+        X, y = np.vstack([X, np.repeat(X[:1], 3000, 0)]), np.append(y, np.full(3000, -1))
+    return X, y
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "a class with one label",
+        "one label in each class",
+        "a class for each of 20 labels",
+        "a constant column",
+        "nothing but constants",
+        "1e300",
+        "1e-300",
+        "3,000 copies of a row",
+    ],
+)
+@unchecked
+def test_hard_tables(quick, problem, kind):
+    X, y = hard(kind, problem)
+    posterior = quick.fit(X, y).predict_proba(X)
+    assert np.isfinite(posterior).all()
+    np.testing.assert_allclose(posterior.sum(1), 1)
+    assert 0 <= quick.evidence_["trust"] <= 1
+    np.testing.assert_allclose(quick.class_prior_.sum(), 1)
+
+
+@unchecked
+def test_class_weight(fitted, problem):
+    weights = {0: 1e6}
+    model = quick_with(class_weight=weights).fit(problem.X, problem.y)
+    assert (model.predict(problem.X) == 0).mean() > 0.9
+    balanced = quick_with(class_weight="balanced").fit(problem.X, problem.y)
+    expected = fitted.predict_proba(problem.X) / fitted.class_prior_
+    np.testing.assert_allclose(balanced.predict_proba(problem.X), expected / expected.sum(1, keepdims=True))
+    for wrong in ("equal", {0: 0.0}, {0: "much"}, 3):
+        with pytest.raises(ValueError, match="class_weight: got"):
+            quick_with(class_weight=wrong).fit(problem.X, problem.y)
+    with pytest.raises(ValueError, match="network: got 3, expected a momatch"):
+        MoMatchClassifier(network=3).fit(problem.X, problem.y)
