@@ -19,7 +19,7 @@ _BALANCING = 5
 _EXACT = 20_000
 _SEARCHED_AT_ONCE = 50_000
 #: Candidates that the index looks at. More find more of the neighbours, and take longer.
-_EXPANSION = 56
+_EXPANSION = 48
 #: The rounds end when no amount changes by more than this share of the largest.
 _SETTLED = 1e-6
 

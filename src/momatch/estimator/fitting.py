@@ -43,7 +43,7 @@ _SHOWN_EVERY = 25
 #: Consecutive skipped steps that count as divergence (half of the steps in short fits); see `TrainConfig.max_skipped_steps`.
 _MAX_SKIPPED = 50
 #: Judge, refitted mixture and the answer's temperature are fitted to at most so many labelled and so many unlabelled samples.
-_MOST_JUDGED = 20_000
+_MOST_JUDGED = 10_000
 #: The distance to this nearest neighbour is the unit of augmentation strength.
 REACH_NEIGHBORS = 10
 
