@@ -181,8 +181,8 @@ class LossSettings(_Settings):
         moment_inliers: with --outliers auto, unlabelled samples count in the constraint by their P(inlier).
         policy: how pseudo-labels are weighted; "supervised" trains on the labelled images only.
         cutoff: minimum confidence for a pseudo-label to count (fixmatch, flexmatch).
-        graph_neighbors: features files only: spread the labels over a graph with this many nearest neighbours, to guide the
-            first pseudo-labels; 0 disables it.
+        graph_neighbors: features files only: guide pseudo-labels by linear models, forests and labels spread over a graph with
+            this many nearest neighbours, as far as hidden labels confirm them; 0 disables it.
         unlabeled_weight: weight of the pseudo-label loss.
         fairness_weight: weight of freematch's fairness loss.
         outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from comparing the pool

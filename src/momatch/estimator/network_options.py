@@ -22,8 +22,7 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         unlabeled_weight: weight of the pseudo-label loss.
         scale: "feature" divides each feature by its standard deviation, "global" divides all by the same number. "auto" uses
             "global" if features seem to share a unit (median standard deviation at least a tenth of the largest).
-        graph_neighbors: number of nearest neighbours in the graph that guides the pseudo-labels; its weight falls from 1 to 0
-            during training. 0 disables it.
+        graph_neighbors: number of nearest neighbours in the graph that labels are spread over; 0 disables it.
         neighbors: number of nearest neighbours that an augmented sample may move towards; 0 disables moves.
         weak_move: maximum move in weak augmentation, as a fraction of the distance to the neighbour.
         strong_move: the same for strong augmentation.

@@ -63,7 +63,8 @@ class TrainStep:
         truth: (N_u,) true classes of the pool, -1 if unknown, -2 for outliers; used only for metrics.
         options: see `StepOptions`.
         guide: (N_u, K) class probabilities of the pool that are mixed into the pseudo-labels with a weight that falls from 1
-            to 0 during training; None for none.
+            to `guide_floor` during training; None for none.
+        guide_floor: see `guide`.
         processes: for distributed training.
     """
 
