@@ -23,6 +23,7 @@ from sklearn.svm import SVC
 
 from _record import write_result
 from momatch import MoMatchClassifier
+from momatch.evaluation.metrics import calibration
 
 OURS, BALANCED = "momatch", "momatch, balanced"
 DRAWS = ("as they occur", "balanced")
@@ -77,18 +78,12 @@ def measure(x, labels, x_test, y_test, seed):
     found[BALANCED] = scores(model.classes_[(posterior / model.class_prior_).argmax(1)], y_test)
     seen = np.isin(y_test, model.classes_)
     codes = np.searchsorted(model.classes_, y_test[seen])
+    log_posterior = torch.from_numpy(np.log(posterior[seen]))
     found[OURS] |= {
         "log loss": log_loss(codes, posterior[seen], labels=np.arange(len(model.classes_))),
-        "calibration error": calibration_error(posterior[seen], codes),
+        "calibration error": 100 * calibration(log_posterior, torch.from_numpy(codes), bins=10).error,
     }
     return found
-
-
-def calibration_error(posterior, truth, bins=10):
-    """Mean gap between confidence and accuracy over bins of equal width, in percent."""
-    confidence, right = posterior.max(1), posterior.argmax(1) == truth
-    which = np.minimum((confidence * bins).astype(int), bins - 1)
-    return 100 * float(sum(abs((right - confidence)[which == k].sum()) for k in range(bins)) / len(truth))
 
 
 def scores(predicted, truth):

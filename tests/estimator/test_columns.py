@@ -61,6 +61,8 @@ def test_a_model_of_categories_and_missing_values(quick, problem):
     model = quick.fit(X, problem.y)
     assert model.n_features_in_ == 7
     assert (model.predict(X) == problem.truth).mean() > 0.85
+    with pytest.raises(ValueError, match="X: got numbers alone, expected a data frame with categories"):
+        model.predict(X.assign(kind=0.0))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(X.drop(columns="kind"))
 

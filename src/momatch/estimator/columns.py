@@ -56,10 +56,16 @@ class Columns:
         """The numbers of `X`, which has the columns of the training data.
 
         Raises:
-            ValueError: if a column that was numeric is not, or a value is infinite.
+            ValueError: if it has no columns of categories but the training data had, a column that was numeric is not, or a
+                value is infinite.
         """
+        if self.categories and not hasattr(X, "columns"):
+            raise ValueError(
+                f"X: got numbers alone, expected a data frame with categories in {len(self.categories)} columns, as in the fit"
+            )
         table = self._numbers(X)
-        return np.where(np.isnan(table), self.median, table) if np.isnan(table).any() else table
+        missing = np.isnan(table)
+        return np.where(missing, self.median, table) if missing.any() else table
 
     def _numbers(self, X: Any) -> Float64[np.ndarray, "n F"]:
         if not self.categories:

@@ -9,6 +9,7 @@ Their sum is free: it is the inverse temperature, so the pooled posterior is cal
 import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.optimize import minimize
+from scipy.special import softmax
 
 #: ε: no view may rule out a class, and forests of few labels do.
 _SMOOTHING = 0.02
@@ -78,11 +79,5 @@ def log_linear(
 
     Unlike a matrix product, einsum rounds each row alike, whatever the others are.
     """
-    return softmax(np.einsum("v,vnk->nk", weights, logarithm))
-
-
-def softmax(logits: Float64[np.ndarray, "n K"]) -> Float64[np.ndarray, "n K"]:
-    """Probabilities that are proportional to exp(logits)."""
-    amount = np.exp(logits - logits.max(1, keepdims=True))
-    probability: np.ndarray = amount / amount.sum(1, keepdims=True)
-    return probability
+    posterior: np.ndarray = softmax(np.einsum("v,vnk->nk", weights, logarithm), axis=1)
+    return posterior

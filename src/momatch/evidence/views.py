@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
+from scipy.special import softmax
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-
-from momatch.evidence.pooling import softmax
 
 #: Name -> regularisation of the linear views.
 _LINEAR = {"linear, strong": 0.3, "linear, weak": 3.0}
@@ -72,7 +71,9 @@ class SupervisedViews:
 def _linear(model: LogisticRegression, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "n C"]:
     """Probabilities of a logistic regression. Unlike a matrix product, einsum rounds each row alike whatever the others are."""
     logits = np.einsum("nf,kf->nk", x, model.coef_) + model.intercept_
-    return softmax(np.concatenate([np.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits)
+    logits = np.concatenate([np.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
+    probability: np.ndarray = softmax(logits, axis=1)
+    return probability
 
 
 def _models(seed: int, trees: int) -> dict[str, Any]:
