@@ -1,6 +1,7 @@
 """Training on features: end to end, resumed bit for bit, and a whole classifier of images at its end."""
 
 import copy
+import json
 import shutil
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from momatch.data.contaminate import contaminate
 from momatch.data.load import load_dataset
 from momatch.data.rows import FeatureRows
 from momatch.embedding import embed
+from momatch.evaluation.metrics import calibration
 from momatch.inference.evaluate import evaluate_run
 from momatch.models.outputs import run_classifier
 from momatch.report.collect import collect
@@ -85,6 +87,21 @@ def test_saved_model_takes_images_and_agrees_with_the_features(run, folder):
     )
     assert run.model.predict(images.test.images[:3]).labels.shape == (3,)
     assert len(run.model.calibration.scores) == 80
+
+
+def test_posteriors_are_as_confident_as_the_evidence(run, folder):
+    assert run.model.temperature != 1.0
+    assert json.loads((run.directory / "model.json").read_text("utf-8"))["temperature"] == run.model.temperature
+    features = load_dataset(folder / "features.npz")
+    outputs = run_classifier(run.classifier, features.test.rows, stage_names=run.model.stage_names)
+    scores = run.model.scorer(outputs.z, outputs.stages)
+    assert torch.equal(scores.labels, outputs.log_joint.argmax(1))
+    expected = calibration(scores.posterior.double().log(), features.test.labels).error
+    of_report = collect(run.directory, trust_code=True, most_points=50).evaluation.ece
+    assert [run.result["ece"], evaluate_run(run)["ece"], of_report] == pytest.approx([expected] * 3, abs=1e-6)
+    # The test images are those to calibrate on; the evidence is gathered again.
+    guide = build_training(run.config, torch.device("cpu"), trust_code=True).guide
+    assert scores.confidence.mean() == pytest.approx(guide.confidence, abs=1e-3)
 
 
 def test_resumed_run_ends_as_the_undisturbed_one(run, folder, monkeypatch):

@@ -110,18 +110,20 @@ def test_the_blend_follows_the_trust():
     x, truth = rings()
     evidence, of_rows = gathered(x, some_labels(truth, 8))
     network = np.eye(2)[truth] * 0.9 + 0.05
-    blend = Blend.fit(evidence, x, network, of_rows.posterior)
+    confidence = of_rows.confidence(np.arange(len(x)))
+    blend = Blend.fit(evidence, x, network, confidence)
+    assert blend(x, network).max(1).mean() == pytest.approx(confidence, abs=1e-3)
     assert (blend(x, network).argmax(1) == truth).all()
     shares = blend.shares()
     assert shares["network"] == pytest.approx(max(evidence.trust, evidence.graph_share))
     assert sum(share for name, share in shares.items() if name != "trust") == pytest.approx(1)
-    without = Blend.fit(gathered(x, some_labels(truth, 8), graph=False)[0], x, network, of_rows.posterior)
+    without = Blend.fit(gathered(x, some_labels(truth, 8), graph=False)[0], x, network, confidence)
     assert without.shares()["network"] == 0
 
 
 def test_without_a_pool_the_supervised_views_answer():
     x, truth = slope()
     evidence, _ = gathered(x, truth)
-    blend = Blend.fit(evidence, x[:0], np.empty((0, 2)), np.empty((0, 2)))
+    blend = Blend.fit(evidence, x[:0], np.empty((0, 2)), 1.0)
     wrong = np.eye(2)[1 - truth]
     np.testing.assert_allclose(blend(x, wrong), evidence(x), atol=2e-3)

@@ -135,6 +135,22 @@ def test_the_judge_comes_along_bit_for_bit(tmp_path, dtype, missing):
     assert torch.equal(saved.predict(x).log_density, expected.log_density)
 
 
+def test_the_temperature_comes_along_and_changes_posteriors_alone(tmp_path):
+    classifier, x = trained(FACTS), images(FACTS, 6)
+    save_model(tmp_path, classifier, FACTS, temperature=2.5)
+    plain = score_images(classifier, Scorer(classifier.head), x)
+    found = load_model(tmp_path).predict(x)
+    torch.testing.assert_close(found.posterior, torch.softmax(plain.posterior.log() / 2.5, 1))
+    assert torch.equal(found.labels, plain.labels)
+    assert torch.equal(found.outlier_score, plain.outlier_score)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, float("inf"), "2", True, None])
+def test_an_impossible_temperature_is_refused(wrong):
+    with pytest.raises(ValueError, match="expected a number above 0; the model is damaged"):
+        model_files._temperature(wrong)
+
+
 def test_an_unknown_score_of_the_calibration_is_refused(tmp_path):
     with pytest.raises(ValueError, match="got the score 'best', expected one of judge, nearest"):
         model_files._calibration({"score": "best"}, torch.rand(3))

@@ -185,6 +185,13 @@ class TestWithAJudge:
         assert torch.equal(scores.labels, plain.labels)
         assert torch.equal(scores.posterior, plain.posterior)
 
+    def test_the_temperature_does_not_change_its_score(self):
+        judge, x, _ = fitted_judge()
+        head, z = mixture(AAGMM), torch.randn(20, 4, dtype=torch.float64)
+        plain, cool = (Scorer(head, judge=judge, temperature=temperature)(z, x[:20]) for temperature in (1.0, 0.5))
+        assert torch.equal(plain.outlier_score, cool.outlier_score)
+        torch.testing.assert_close(cool.posterior, torch.softmax(2.0 * plain.posterior.log(), 1))
+
     def test_calibration_is_on_its_score(self):
         judge, x, _ = fitted_judge()
         head, z = mixture(AAGMM), torch.randn(60, 4, dtype=torch.float64)

@@ -19,9 +19,11 @@ from momatch.training import pool_outliers, refit
 from momatch.training.data import HELD_OUT
 from momatch.training.fit import fit
 from momatch.training.pool_outliers import ListedOutlier, PoolOutliers, dataset_rows, find_outliers, read_outlier_list
-from momatch.training.refit import outlier_models
+from momatch.training.refit import fit_to_outputs
 from momatch.training.setup import build_training
 
+#: Images to calibrate on.
+NEW = 20
 #: Row of the image that belongs to no class.
 PLANTED = 37
 
@@ -214,9 +216,10 @@ def built(**changed):
 
 def test_head_and_judge_are_fitted_in_one_pass(passed):
     training, config = built()
-    head, judged = outlier_models(training, config)
-    # The labelled images, then the others of the pool.
-    assert passed == [(50, True), (70, True)]
+    fitted = fit_to_outputs(training, config)
+    head, judged = fitted.refitted, fitted.judged
+    # The labelled images, the others of the pool, and those to calibrate on.
+    assert passed == [(50, True), (70, True), (NEW, True)]
     average = training.step.average.classifier
     names = training.input.stage_names(average)
     assert judged.judge.stage_names == names
@@ -224,7 +227,6 @@ def test_head_and_judge_are_fitted_in_one_pass(passed):
     assert len(outputs) == len(labels) == 120
     assert torch.equal(labels[:50], training.data.labels)
     assert (labels[50:] == -1).all()
-    assert torch.equal(judged.pool.of_labeled.z, outputs.z[:50])
     assert torch.equal(judged.pool.of_pool.z, outputs.z[50:])
     assert torch.equal(judged.p_inlier, judge_pool(outputs, labels)[50:])
     # Both are those of the functions that they are made by.
@@ -239,33 +241,37 @@ def test_head_and_judge_are_fitted_in_one_pass(passed):
 @pytest.mark.parametrize(
     ("changed", "passes"),
     [
-        ({"judge": "head"}, [(50, False), (70, False)]),
-        ({"refit": False}, [(50, True), (70, True)]),
-        ({"head": "linear"}, [(50, True), (70, True)]),
-        ({"refit": False, "judge": "head"}, []),
-        ({"head": "linear", "judge": "head"}, []),
+        ({"judge": "head"}, [(50, False), (70, False), (NEW, False)]),
+        ({"refit": False}, [(50, True), (70, True), (NEW, True)]),
+        ({"head": "linear"}, [(50, True), (70, True), (NEW, True)]),
+        ({"refit": False, "judge": "head"}, [(NEW, False)]),
+        ({"head": "linear", "judge": "head"}, [(NEW, False)]),
     ],
     ids=str,
 )
 def test_what_the_config_does_without_is_not_fitted(passed, changed, passes):
     training, config = built(**changed)
-    head, judged = outlier_models(training, config)
+    fitted = fit_to_outputs(training, config)
     assert passed == passes
-    assert (head is None) == (not config.refit or config.head == "linear")
-    assert (judged is None) == (config.judge == "head")
+    assert (fitted.refitted is None) == (not config.refit or config.head == "linear")
+    assert (fitted.judged is None) == (config.judge == "head")
+    assert (find_outliers(training, fitted) is None) == (config.judge == "head")
+    # Images come without evidence to match.
+    assert fitted.temperature == 1.0
 
 
 def test_labelled_images_are_never_listed(passed, monkeypatch):
     monkeypatch.setattr(refit, "POOL_SAMPLES", 40)
     training, config = built()
-    _, judged = outlier_models(training, config)
-    assert passed == [(50, True), (35, True)]
+    fitted = fit_to_outputs(training, config)
+    judged = fitted.judged
+    assert passed == [(50, True), (35, True), (NEW, True)]
     rest = (~training.data.is_shown).nonzero().flatten()
     assert torch.equal(judged.pool.positions, rest[::2])
     # Even if all of them are strange.
     strange = torch.zeros(35, dtype=torch.float64)
-    found = find_outliers(training, replace(judged, p_inlier=strange))
-    assert len(passed) == 2
+    found = find_outliers(training, replace(fitted, judged=replace(judged, p_inlier=strange)))
+    assert len(passed) == 3
     assert found.judged == 35
     assert found.found == len(found.listed) == int((strange == 0).sum())
     assert not {one.row for one in found.listed} & set(training.data.labeled_rows.tolist())

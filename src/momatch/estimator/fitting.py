@@ -124,7 +124,8 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
         pool = kept[training.codes[kept] < 0]
         network = log_posterior(outputs.log_joint[labels < 0]).exp().numpy()
         assert trained.of_rows is not None
-        blend = Blend.fit(trained.evidence, table[pool], network, trained.of_rows.posterior[pool])
+        confidence = trained.of_rows.confidence(pool)
+        blend = Blend.fit(trained.evidence, table[pool], network, confidence)
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source, blend)
 
 

@@ -100,23 +100,32 @@ class Evaluation:
 
 
 def evaluate_classifier(
-    classifier: Classifier, rows: Rows | Tensor, labels: Int64[Tensor, " n"], *, batch_size: int = 512
+    classifier: Classifier,
+    rows: Rows | Tensor,
+    labels: Int64[Tensor, " n"],
+    *,
+    batch_size: int = 512,
+    temperature: float = 1.0,
 ) -> Evaluation:
     """Run the classifier over images or features and evaluate it; samples labelled -1 are skipped.
 
     Raises:
         ValueError: see `run_classifier` and `evaluate_outputs`.
     """
-    return evaluate_outputs(classifier.head, run_classifier(classifier, rows, batch_size=batch_size), labels)
+    outputs = run_classifier(classifier, rows, batch_size=batch_size)
+    return evaluate_outputs(classifier.head, outputs, labels, temperature=temperature)
 
 
-def evaluate_outputs(head: Head, outputs: Outputs, labels: Int64[Tensor, " n"]) -> Evaluation:
+def evaluate_outputs(
+    head: Head, outputs: Outputs, labels: Int64[Tensor, " n"], *, temperature: float = 1.0
+) -> Evaluation:
     """Evaluate the outputs of a classifier; samples labelled -1 are skipped.
 
     Args:
         head: provides the centers for compactness.
         outputs: outputs for all samples.
         labels: true classes, -1 for unlabelled.
+        temperature: of the posteriors.
 
     Raises:
         ValueError: if the labels do not match the outputs, all are -1, or a posterior is NaN.
@@ -142,8 +151,8 @@ def evaluate_outputs(head: Head, outputs: Outputs, labels: Int64[Tensor, " n"]) 
         accuracy=sum(right) / len(labels),
         per_class=tuple(hits / count if count else None for hits, count in zip(right, total, strict=True)),
         confusion=confusion,
-        nll=negative_log_likelihood(outputs.log_joint, labels),
-        calibration=calibration(outputs.log_joint, labels),
+        nll=negative_log_likelihood(outputs.log_joint / temperature, labels),
+        calibration=calibration(outputs.log_joint / temperature, labels),
         compactness=None if centers is None else compactness(outputs.z, centers, predicted),
         compactness_true=None if centers is None else compactness(outputs.z, centers, labels),
         center_spread=spread,

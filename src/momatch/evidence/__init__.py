@@ -2,5 +2,6 @@
 
 from momatch.evidence.blend import Blend
 from momatch.evidence.evidence import Evidence, RowEvidence, gather_evidence
+from momatch.evidence.temperature import matched_temperature
 
-__all__ = ["Blend", "Evidence", "RowEvidence", "gather_evidence"]
+__all__ = ["Blend", "Evidence", "RowEvidence", "gather_evidence", "matched_temperature"]

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.optimize import minimize_scalar
 
 from momatch.evidence.evidence import GRAPH, Evidence
 from momatch.evidence.pooling import log_linear
+from momatch.evidence.temperature import matched_temperature
 
-_TEMPERATURES = (0.5, 20.0)
 #: Least probability, before the logarithm.
 _LEAST = 1e-3
 
@@ -39,7 +38,7 @@ class Blend:
         evidence: Evidence,
         x: Float64[np.ndarray, "n F"],
         network: Float64[np.ndarray, "n K"],
-        target: Float64[np.ndarray, "n K"],
+        confidence: float,
     ) -> "Blend":
         """Fit the temperature.
 
@@ -47,18 +46,14 @@ class Blend:
             evidence: gathered on a pool.
             x: scaled features of samples of the pool.
             network: the trained network's posterior of them.
-            target: posterior of them by all evidence.
+            confidence: mean confidence of all evidence about them.
         """
         if len(x) == 0:
             return cls(evidence, np.array([1.0, 0.0]))
         share = max(evidence.graph_share, evidence.trust)
         weights = np.array([1.0 - share, share])
-        logarithm = np.stack([_log(evidence(x)), _log(network)])
-
-        def cross_entropy(temperature: float) -> float:
-            return -float((target * _log(log_linear(logarithm, weights / temperature))).sum())
-
-        return cls(evidence, weights / minimize_scalar(cross_entropy, bounds=_TEMPERATURES, method="bounded").x)
+        logarithm = np.einsum("v,vnk->nk", weights, np.stack([_log(evidence(x)), _log(network)]))
+        return cls(evidence, weights / matched_temperature(logarithm, confidence))
 
     def shares(self) -> dict[str, float]:
         """Shares of the supervised views and the network in the answer, which sum to 1, and the trust in clusters."""

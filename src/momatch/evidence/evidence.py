@@ -83,6 +83,10 @@ class RowEvidence:
     guide: Float64[np.ndarray, "n K"]
     floor: float
 
+    def confidence(self, rows: Int64[np.ndarray, " m"]) -> float:
+        """Mean confidence of the posterior of some rows; 1 without any."""
+        return float(self.posterior[rows].max(1).mean()) if len(rows) else 1.0
+
 
 def gather_evidence(
     x: Float64[np.ndarray, "n F"],

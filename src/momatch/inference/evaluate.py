@@ -76,7 +76,7 @@ def evaluate_run(
         "dataset": dataset if isinstance(dataset, str) else run.config.dataset if dataset is None else dataset.name,
         "images": source,
         "class_names": list(run.class_names),
-        **evaluate_outputs(classifier.head, inliers, test.labels).to_dict(),
+        **evaluate_outputs(classifier.head, inliers, test.labels, temperature=run.model.temperature).to_dict(),
         "outliers": {
             name: _separations(run, inliers, run_classifier(classifier, rows, stage_names=names, batch_size=batch_size))
             for name, rows in outlier_rows.items()

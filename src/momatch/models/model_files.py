@@ -1,5 +1,6 @@
 """A trained classifier on disk, without pickle: model.safetensors (weights), model.json (spec, checksums), README.md (card)."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def save_model(
     calibration: OutlierCalibration | None = None,
     *,
     judge: Judge | None = None,
+    temperature: float = 1.0,
     settings: Mapping[str, Any] | None = None,
     result: Mapping[str, Any] | None = None,
     card_entries: Mapping[str, Any] | None = None,
@@ -96,6 +98,7 @@ def save_model(
         refitted_head: the mixture refitted in closed form; one of `momatch.heads.HEADS`.
         calibration: outlier scores of held-out inliers, for p-values.
         judge: of the backbone's stages, for outlier scores.
+        temperature: of the posteriors.
         settings: training settings.
         result: training result, as in result.json.
         card_entries: front matter of the card. A README.md that momatch did not write, or that was edited, is kept.
@@ -117,11 +120,11 @@ def save_model(
         content["calibration"] = {"score": calibration.score, "source": calibration.source}
         tensors[_CALIBRATION] = calibration.scores
     result = finite(result)
-    content |= {"settings": settings, "figures": result, "versions": versions()}
+    content |= {"temperature": temperature, "settings": settings, "figures": result, "versions": versions()}
     weights, description = encode(_KIND, tensors, content)
     files = {folder / _WEIGHTS: weights, folder / _DESCRIPTION: description}
     if may_replace(folder / CARD):
-        saved = SavedModel(classifier, spec, refitted_head, judge, calibration, settings, result)
+        saved = SavedModel(classifier, spec, refitted_head, judge, calibration, settings, result, temperature)
         files[folder / CARD] = model_card(saved, card_entries or {}).encode(errors="backslashreplace")
     with explain_write_errors("saving the model", folder):
         replace_files(files)
@@ -149,6 +152,7 @@ def save_folder(folder: Path, model: SavedModel, *, card_entries: Mapping[str, A
         model.refitted_head,
         model.calibration,
         judge=model.judge,
+        temperature=model.temperature,
         settings=model.settings,
         result=model.result,
         card_entries=card_entries,
@@ -217,7 +221,8 @@ def load_model(folder: str | Path, *, trust_code: bool | str = False) -> SavedMo
             "is damaged"
         )
     settings, result = _object(content, "settings"), _object(content, "figures")
-    return SavedModel(classifier.eval(), spec, head, judge, calibration, settings, result)
+    temperature = _temperature(content.get("temperature", 1.0))
+    return SavedModel(classifier.eval(), spec, head, judge, calibration, settings, result, temperature)
 
 
 def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -229,6 +234,13 @@ def _object(content: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     """An optional entry: models of older versions lack it."""
     value = content.get(key)
     return value if isinstance(value, dict) else None
+
+
+def _temperature(content: object) -> float:
+    """The temperature; models of older versions have none."""
+    if isinstance(content, bool) or not isinstance(content, int | float) or not 0.0 < content < math.inf:
+        raise ValueError(f"temperature: got {content!r}, expected a number above 0; the model is damaged")
+    return float(content)
 
 
 def _calibration(content: object, scores: Tensor | None) -> OutlierCalibration | None:

@@ -51,6 +51,7 @@ class SavedModel:
         calibration: for p-values; None if no images were held out.
         settings: training settings, possibly of another release; None if not recorded.
         result: training result, as in result.json; None if not recorded.
+        temperature: of the posteriors; 1 for those of the head.
     """
 
     classifier: Classifier
@@ -60,6 +61,7 @@ class SavedModel:
     calibration: OutlierCalibration | None = None
     settings: Mapping[str, Any] | None = None
     result: Mapping[str, Any] | None = None
+    temperature: float = 1.0
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -71,6 +73,7 @@ class SavedModel:
             judge=self.judge,
             score=None if calibration is None else calibration.score,
             calibration_scores=None if calibration is None else calibration.scores,
+            temperature=self.temperature,
         )
 
     @property

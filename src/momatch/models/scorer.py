@@ -1,7 +1,8 @@
 """Predictions: label, posterior, log density, distance, outlier score, p-value (docs/method.md, "Outliers").
 
-Labels and posteriors come from the head as trained. Densities, distances and p-values come from the judge, which sees the
-stages of the network; without one, from the head's mixture, refitted in closed form if possible.
+Labels and posteriors come from the head as trained, posteriors at a temperature that calibrates them. Densities, distances
+and p-values come from the judge, which sees the stages of the network; without one, from the head's mixture, refitted in
+closed form if possible.
 """
 
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Scorer(nn.Module):
         score: outlier score behind the p-values. None for that of the judge; without one "nearest", or "density" for a head
             without centers.
         calibration_scores: (m,) outlier scores of held-out inliers; see `calibrate`.
+        temperature: of the posterior: above 1 it is less confident than the head's. Outlier scores do not depend on it.
 
     Raises:
         ValueError: if the score is unknown, or needs a judge or centers that are not there.
@@ -78,9 +80,11 @@ class Scorer(nn.Module):
         judge: Judge | None = None,
         score: OutlierScore | None = None,
         calibration_scores: Float[Tensor, " m"] | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         self.head = head
+        self.temperature = temperature
         self.outlier_head = head if outlier_head is None else outlier_head
         if score is None:
             score = "judge" if judge is not None else "nearest" if self.outlier_head.has_centers else "density"
@@ -128,9 +132,12 @@ class Scorer(nn.Module):
             score, distance, density = self._judged(stages, posterior)
         else:
             density, distance, score = self._scored_by_head(z, log_joint)
-        calibrated = self.calibration_scores.numel() > 0
-        p_value = conformal_p_value(self.calibration_scores, score) if calibrated else torch.full_like(score, torch.nan)
-        return Scores(log_joint.argmax(-1), posterior, density, distance, score, p_value)
+        has_calibration = self.calibration_scores.numel() > 0
+        p_value = (
+            conformal_p_value(self.calibration_scores, score) if has_calibration else torch.full_like(score, torch.nan)
+        )
+        calibrated_posterior = log_posterior(log_joint / self.temperature).exp()
+        return Scores(log_joint.argmax(-1), calibrated_posterior, density, distance, score, p_value)
 
     def _judged(self, stages: Tensor | None, posterior: Tensor) -> Verdict:
         assert self.judge is not None

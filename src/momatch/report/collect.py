@@ -252,7 +252,8 @@ def _with_test(
 def _evaluate(test: Predictions) -> Evaluation:
     if not bool((test.labels != UNLABELED).any()):
         raise ValueError("There are no labelled test images, so the accuracy is unknown")
-    return evaluate_outputs(test.model.classifier.head, test.outputs, test.labels)
+    model = test.model
+    return evaluate_outputs(model.classifier.head, test.outputs, test.labels, temperature=model.temperature)
 
 
 def _clusters(test: Predictions, config: TrainConfig) -> tuple[ClusterMoments, ...]:

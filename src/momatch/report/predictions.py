@@ -80,12 +80,12 @@ class Predictions:
     @property
     def confidence(self) -> Float[Tensor, " N"]:
         """The largest posterior."""
-        return log_posterior(self.outputs.log_joint.double()).exp().amax(1)
+        return log_posterior(self.outputs.log_joint.double() / self.model.temperature).exp().amax(1)
 
     @property
     def doubt(self) -> Float[Tensor, " N"]:
         """log(1 - confidence), which distinguishes confidences that round to 1."""
-        return log_doubt(self.outputs.log_joint)
+        return log_doubt(self.outputs.log_joint / self.model.temperature)
 
     @cached_property
     def scores(self) -> dict[str, Float[Tensor, " N"]]:

@@ -37,7 +37,7 @@ from momatch.storage.metrics_file import MetricsFile
 from momatch.storage.run_config import read_config
 from momatch.training.data import load_by_name, load_run_data, part_classes, split_rows
 from momatch.training.inputs import input_of
-from momatch.training.refit import outlier_models
+from momatch.training.refit import fit_to_outputs
 from momatch.training.setup import build_training
 from momatch.training.state import restore
 
@@ -258,6 +258,7 @@ class Model:
         spec: how it was built.
         refitted: the mixture refitted in closed form; None if there is none.
         judge: of the network's stages, which scores outliers; None if the head does.
+        temperature: of the posteriors.
         step: of the checkpoint that it was taken from; None for the model saved at the end of the run.
         warnings: about that checkpoint and those that could not be used.
     """
@@ -266,6 +267,7 @@ class Model:
     spec: ModelSpec
     refitted: Head | None
     judge: Judge | None = None
+    temperature: float = 1.0
     step: int | None = None
     warnings: tuple[str, ...] = ()
 
@@ -283,7 +285,7 @@ def saved_model(directory: Path, *, trust_code: bool | str = False) -> Model:
         OSError: if it cannot be read.
     """
     saved = load_model(directory, trust_code=trust_code)
-    return Model(saved.classifier, saved.spec, saved.refitted_head, saved.judge)
+    return Model(saved.classifier, saved.spec, saved.refitted_head, saved.judge, saved.temperature)
 
 
 def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, trust_code: bool | str = False) -> Model:
@@ -304,11 +306,19 @@ def checkpoint_model(directory: Path, config: TrainConfig, data: RunData, *, tru
     here = replace(config, device="cpu", compile=False, progress=False).resolved()
     training = build_training(here, torch.device("cpu"), dataset=data.dataset, trust_code=trust_code)
     restore(training, checkpoint.tensors, checkpoint.facts)
-    refitted, judged = outlier_models(training, here)
-    judge = None if judged is None else judged.judge
+    fitted = fit_to_outputs(training, here)
+    judge = None if fitted.judged is None else fitted.judged.judge
     source = f"This page shows the averaged model at step {checkpoint.step:,}, from {checkpoint.path}."
     rejected = (f"A checkpoint cannot be used: {reason}." for reason in checkpoint.rejected)
-    return Model(training.model.eval(), training.spec, refitted, judge, checkpoint.step, (source, *rejected))
+    return Model(
+        training.model.eval(),
+        training.spec,
+        fitted.refitted,
+        judge,
+        fitted.temperature,
+        checkpoint.step,
+        (source, *rejected),
+    )
 
 
 def disagreements(

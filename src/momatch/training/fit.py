@@ -28,8 +28,7 @@ from momatch.training.pool_outliers import find_outliers
 from momatch.training.processes import Processes, joined_processes
 from momatch.training.recorder import Recorder
 from momatch.training.refit import (
-    calibration,
-    outlier_models,
+    fit_to_outputs,
     refit_outlier_head,
     weigh_pool,
     weighing_steps,
@@ -275,12 +274,12 @@ def _finish(
     config: TrainConfig, training: Training, *, recorder: Recorder, history: History, evaluation: Evaluation | None
 ) -> None:
     """Evaluate the averaged model if the last step did not, save it and write the result."""
-    average = training.step.average.classifier
-    if evaluation is None and training.test is not None:
-        evaluation = evaluate_classifier(average, training.test.rows, training.test.labels)
-    refitted, judged = outlier_models(training, config)
-    judge = None if judged is None else judged.judge
-    outliers = None if judged is None else find_outliers(training, judged)
+    fitted = fit_to_outputs(training, config)
+    if training.test is not None and (evaluation is None or fitted.temperature != 1.0):
+        average, test = training.step.average.classifier, training.test
+        evaluation = evaluate_classifier(average, test.rows, test.labels, temperature=fitted.temperature)
+    judge = None if fitted.judged is None else fitted.judged.judge
+    outliers = find_outliers(training, fitted)
     result = run_result(config, training, history, evaluation)
     if outliers is not None:
         result |= outliers.result()
@@ -288,9 +287,10 @@ def _finish(
         recorder.path,
         training.model,
         training.spec,
-        refitted,
-        calibration(training, refitted, judged),
+        fitted.refitted,
+        fitted.calibration,
         judge=judge,
+        temperature=fitted.temperature,
         settings=model_settings(config, training.spec),
         result=result,
     )

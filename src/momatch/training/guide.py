@@ -23,10 +23,12 @@ class PoolGuide:
     Attributes:
         posterior: (N_u, K) class probabilities of the pool.
         floor: their weight at the end of the training, which begins at 1.
+        confidence: mean confidence that all evidence has in the classes of the pool's unlabelled images.
     """
 
     posterior: Float[Tensor, "N_u K"]
     floor: float
+    confidence: float
 
 
 def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: int) -> PoolGuide:
@@ -55,7 +57,9 @@ def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: i
         spread=graph.spread,
         seed=seed,
     )
-    return PoolGuide(torch.from_numpy(of_rows.guide[labeled:].astype(np.float32)), of_rows.floor)
+    unlabeled = labeled + np.flatnonzero(~data.is_shown.numpy())
+    guide = torch.from_numpy(of_rows.guide[labeled:].astype(np.float32))
+    return PoolGuide(guide, of_rows.floor, of_rows.confidence(unlabeled))
 
 
 def _directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:

@@ -19,7 +19,7 @@ from momatch.evaluation.judging import judge_scores
 from momatch.evaluation.pool_judging import LIKELY_OUTLIER
 from momatch.heads import log_posterior
 from momatch.training.data import HELD_OUT
-from momatch.training.refit import Judged
+from momatch.training.refit import Fitted, Judged
 from momatch.training.setup import Training
 
 #: Rows of the list, at most.
@@ -97,8 +97,11 @@ class PoolOutliers:
         return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def find_outliers(training: Training, judged: Judged) -> PoolOutliers | None:
-    """The likely outliers among the judged images; None without a pool."""
+def find_outliers(training: Training, fitted: Fitted) -> PoolOutliers | None:
+    """The likely outliers among the judged images; None without a judge or a pool."""
+    judged = fitted.judged
+    if judged is None:
+        return None
     positions, outputs = judged.pool.positions, judged.pool.of_pool
     if len(positions) == 0:
         return None
@@ -108,7 +111,7 @@ def find_outliers(training: Training, judged: Judged) -> PoolOutliers | None:
     order = order[is_likely[order]]
     is_outlier, is_known = _truth(training, positions)
     return PoolOutliers(
-        listed=_listed(training, judged, score, order[:MAX_LISTED]),
+        listed=_listed(training, judged, score, order[:MAX_LISTED], fitted.temperature),
         found=len(order),
         judged=len(positions),
         share=float(1.0 - judged.p_inlier.mean()),
@@ -150,7 +153,7 @@ def _share(of: Bool[Tensor, " n"], among: Bool[Tensor, " n"]) -> float | None:
 
 
 def _listed(
-    training: Training, judged: Judged, score: Float[Tensor, " n"], order: Int64[Tensor, " m"]
+    training: Training, judged: Judged, score: Float[Tensor, " n"], order: Int64[Tensor, " m"], temperature: float
 ) -> tuple[ListedOutlier, ...]:
     """The rows of the images at `order`."""
     positions, log_joint = judged.pool.positions[order], judged.pool.of_pool.log_joint[order].double()
@@ -160,7 +163,7 @@ def _listed(
         [files[row] if files and row is not None else "" for row in rows],
         rows,
         [training.data.class_names[k] for k in log_joint.argmax(1).tolist()],
-        log_posterior(log_joint).exp().amax(1).tolist(),
+        log_posterior(log_joint / temperature).exp().amax(1).tolist(),
         score[order].tolist(),
         judged.p_inlier[order].tolist(),
         [is_outlier if is_known else None for is_outlier, is_known in truth],

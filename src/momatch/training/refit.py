@@ -1,6 +1,6 @@
-"""After training: refit the averaged model's mixture, fit the judge of outliers, calibrate p-values (docs/method.md).
+"""After training: refit the averaged model's mixture, fit the judge of outliers, calibrate posteriors and p-values.
 
-Both are in closed form, from the labelled samples and those with confident predictions.
+Mixture and judge are in closed form, from the labelled samples and those with confident predictions (docs/method.md).
 """
 
 import copy
@@ -16,6 +16,7 @@ from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
 from momatch.evaluation.judging import fit_judge, likely_inliers
 from momatch.evaluation.pool_judging import judge_pool
+from momatch.evidence import matched_temperature
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
 from momatch.models.scorer import Scorer
@@ -45,11 +46,6 @@ class PoolOutputs:
     positions: Int64[Tensor, " n"]
 
     @property
-    def of_labeled(self) -> Outputs:
-        """Of the labelled images."""
-        return self.outputs.select((self.labels != UNLABELED).nonzero().flatten())
-
-    @property
     def of_pool(self) -> Outputs:
         """Of the images of the pool."""
         return self.outputs.select((self.labels == UNLABELED).nonzero().flatten())
@@ -68,18 +64,6 @@ def run_on_pool(
     if len(positions):
         outputs = outputs.append(run_classifier(average, data.unlabeled.select(positions), stage_names=stage_names))
     return PoolOutputs(outputs, torch.cat([data.labels, torch.full((len(positions),), UNLABELED)]), positions)
-
-
-def outlier_models(training: Training, config: TrainConfig) -> tuple[Head | None, "Judged | None"]:
-    """The averaged model's head, refitted, and its judge, in one pass of the network; None for what the config does without."""
-    average = training.step.average.classifier
-    refits, judges = config.refit and average.head.has_centers, config.judge == "stages"
-    if not refits and not judges:
-        return None, None
-    names = training.input.stage_names(average) if judges else None
-    found = run_on_pool(training, names, at_most=POOL_SAMPLES)
-    refitted = _refitted(average.head, found, config.cutoff) if refits else None
-    return refitted, None if names is None else _fitted_judge(found, names, config.cutoff)
 
 
 def _refitted(head: Head, found: PoolOutputs, cutoff: float) -> Head | None:
@@ -108,24 +92,52 @@ def _fitted_judge(found: PoolOutputs, stage_names: Sequence[str], cutoff: float)
     return Judged(judge, found, p_inlier[found.labels == UNLABELED])
 
 
-def calibration(training: Training, refitted: Head | None, judged: Judged | None) -> OutlierCalibration | None:
-    """Outlier scores of the calibration images; None if there are none.
+@dataclass(frozen=True)
+class Fitted:
+    """What is fitted to the trained network's outputs.
 
-    Args:
-        training: the finished training.
-        refitted: the refitted head; None scores with the averaged model's head.
-        judged: the judge; None if the head scores outliers.
+    Attributes:
+        refitted: the averaged model's head, refitted; None if the config does without, or it has no centers.
+        judged: the judge; None if the config does without.
+        calibration: outlier scores of the calibration images; None if there are none.
+        temperature: of the averaged model's posterior: as confident as the evidence is about the pool; 1 without evidence.
     """
-    rows = training.calibration.rows
-    if len(rows) == 0:
-        return None
+
+    refitted: Head | None
+    judged: Judged | None
+    calibration: OutlierCalibration | None
+    temperature: float
+
+
+def fit_to_outputs(training: Training, config: TrainConfig) -> Fitted:
+    """Fit all of it."""
     average = training.step.average.classifier
-    outlier_head = average.head if refitted is None else refitted
-    judge = None if judged is None else judged.judge
-    names = None if judge is None else judge.stage_names
-    outputs = run_classifier(average, rows.even_share(CALIBRATION_SAMPLES), stage_names=names)
+    refits, judges = config.refit and average.head.has_centers, config.judge == "stages"
+    refitted = judged = None
+    if refits or judges:
+        names = training.input.stage_names(average) if judges else None
+        found = run_on_pool(training, names, at_most=POOL_SAMPLES)
+        refitted = _refitted(average.head, found, config.cutoff) if refits else None
+        judged = None if names is None else _fitted_judge(found, names, config.cutoff)
+    rows = training.calibration.rows.even_share(CALIBRATION_SAMPLES)
+    if len(rows) == 0:
+        return Fitted(refitted, judged, None, 1.0)
+    outputs = run_classifier(average, rows, stage_names=None if judged is None else judged.judge.stage_names)
+    calibration = _calibration(training, outputs, refitted, judged)
+    guide = training.guide
+    # Not on the pool: what the network was trained on it is more sure of than of anything new.
+    temperature = 1.0 if guide is None else matched_temperature(outputs.log_joint.double().numpy(), guide.confidence)
+    return Fitted(refitted, judged, calibration, temperature)
+
+
+def _calibration(
+    training: Training, outputs: Outputs, refitted: Head | None, judged: Judged | None
+) -> OutlierCalibration:
+    """Outlier scores of the calibration images."""
+    head = training.step.average.classifier.head
     # Copies: the outputs are on the CPU, and the model to be saved must stay on its device.
-    scorer = Scorer(copy.deepcopy(average.head).cpu(), copy.deepcopy(outlier_head).cpu(), judge=judge)
+    copied, outlier_head = copy.deepcopy(head).cpu(), copy.deepcopy(head if refitted is None else refitted).cpu()
+    scorer = Scorer(copied, outlier_head, judge=None if judged is None else judged.judge)
     if judged is not None and training.calibration.of_pool:
         outputs = outputs.select(likely_inliers(judged.judge, outputs, judged.p_inlier))
     scorer.calibrate(outputs.z, outputs.stages)

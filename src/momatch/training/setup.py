@@ -17,6 +17,7 @@ from momatch.models.classifier import Classifier
 from momatch.models.spec import ModelSpec
 from momatch.training.average import AveragedModel
 from momatch.training.data import CalibrationRows, load_data, part_classes, split_rows
+from momatch.training.guide import PoolGuide
 from momatch.training.inputs import Input, image_views, input_of
 from momatch.training.objective import build_objective
 from momatch.training.optimizer import build_optimizer
@@ -36,6 +37,7 @@ class Training:
         stream: batches of `data`.
         step: trains on one batch; holds classifier, average, objective and optimiser.
         spec: of the saved classifier.
+        guide: of the pseudo-labels; None without one.
     """
 
     input: Input
@@ -45,6 +47,7 @@ class Training:
     stream: BatchStream
     step: TrainStep
     spec: ModelSpec
+    guide: PoolGuide | None = None
 
     @property
     def model(self) -> Classifier:
@@ -132,7 +135,7 @@ def build_training(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    return Training(source, parts, data, calibration, stream, step, spec)
+    return Training(source, parts, data, calibration, stream, step, spec, guide)
 
 
 def known_truth(data: SemiSupervised) -> Int64[Tensor, " N_u"]:
