@@ -3,8 +3,8 @@
     momatch embed cifar10 --limit 12000 --image-size 96 --out FILE
     python benchmarks/features.py --files FILE [FILE ...]
 
-Labels are drawn balanced, or as classes occur: as many in all, at least one of each class. Every method sees the same labels; the
-test images are seen once. Finished runs lie in --out and are kept. One thread.
+Labels are drawn balanced, or as classes occur: as many in all, at least one of each class. Every method sees the same labels;
+the test images are seen once. Finished runs lie in --out and are kept. One thread.
 """
 
 import argparse
@@ -111,9 +111,9 @@ def summarise(found):
     few = [gain for per_class, gain in gains if per_class <= 10]
     errors = [run["calibration error"] for runs in found.values() for run in runs]
     verdict = (
-        f"Smallest distance to the best rival of a cell (best by its mean over the seeds) {min(gain for _, gain in gains):+.1f} "
-        f"points; mean distance at 4 and 10 labels a class {np.mean(few):+.1f}; calibration error {np.mean(errors):.1f} % on "
-        "average. "
+        "Smallest distance to the best rival of a cell (best by its mean over the seeds) "
+        f"{min(gain for _, gain in gains):+.1f} points; mean distance at 4 and 10 labels a class {np.mean(few):+.1f}; "
+        f"calibration error {np.mean(errors):.1f} % on average. "
     )
     return rows, verdict
 
@@ -146,9 +146,9 @@ def main():
                 found[path.stem, draw, per_class] = runs
     rows, verdict = summarise(found)
     notes = (
-        f"{verdict}efficientnet-lite0; {'; '.join(about)}. Seeds {arguments.seeds}; test accuracy in percent, ours with standard "
-        "deviation. Nearest neighbours and LabelSpreading see features of unit length. Calibration error in 15 bins; a test set "
-        "of 500 images adds about 3 points to it."
+        f"{verdict}efficientnet-lite0; {'; '.join(about)}. Seeds {arguments.seeds}; test accuracy in percent, ours with "
+        "standard deviation. Nearest neighbours and LabelSpreading see features of unit length. Calibration error in 15 "
+        "bins; a test set of 500 images adds about 3 points to it."
     )
     write_result("features", rows, notes, details={" | ".join(map(str, key)): runs for key, runs in found.items()})
 

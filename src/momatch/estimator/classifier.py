@@ -2,7 +2,9 @@
 
 import copy
 import math
+import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ from momatch.estimator.labels import check_class_weight, class_ratio, encode_lab
 from momatch.estimator.network_options import NetworkOptions
 from momatch.estimator.samples import weighted_set
 from momatch.estimator.settings import read_settings
+from momatch.estimator.thinning import blocks, rows_to_train_on
 from momatch.evidence.prior import reweighted
-from momatch.models.scorer import Scores
+from momatch.models.scorer import Scores, joined
 from momatch.numerics.checks import check_fraction
 from momatch.training.threads import one_thread
 
@@ -128,10 +131,20 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         X = self._validated(X, reset=True)
         check_consistent_length(X, y)
         weight = _check_weight(sample_weight, len(X))
-        self._columns = Columns.of(X, weight)
-        X = self._columns(X)
         known, labels = split_labels(y, self.unlabeled)
         self.classes_, codes = encode_labels(known & (weight > 0), labels[weight[known] > 0])
+        has_categories = bool(categorical_columns(X))
+        if has_categories:
+            self._columns = Columns.of(X, weight)
+            X = self._columns(X)
+        # A large array is thinned before anything else is made of it.
+        rows = rows_to_train_on(X, codes, weight)
+        if self.verbose and len(rows) < len(X):
+            print(f"training on {len(rows):,} of {len(X):,} rows", file=sys.stderr)
+        X, codes, weight = X[rows], codes[rows], weight[rows]
+        if not has_categories:
+            self._columns = Columns.of(X, weight)
+            X = self._columns(X)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         with one_thread():
             self.fitted_ = fit_set(weighted_set(X, codes, weight), settings, num_classes=len(self.classes_), seed=seed)
@@ -177,7 +190,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             NotFittedError: before `fit`.
         """
         check_is_fitted(self)
-        return self.fitted_.embed(self._features(X)).numpy()
+        table = self._validated(X, reset=False)
+        return np.concatenate([self.fitted_.embed(self._columns(part)).numpy() for part in _parts(table)])
 
     def score_samples(self, X: Any) -> Float64[np.ndarray, " n"]:
         """log p(x) of what the encoder's layers see of each sample.
@@ -220,14 +234,12 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             )
         return float(accuracy_score(labels, predicted[known], sample_weight=None if sample_weight is None else weight))
 
-    def _features(self, X: Any) -> Float64[np.ndarray, "n F"]:
-        return self._columns(self._validated(X, reset=False))
-
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """The table with as many columns of the same names as in the fit, as numbers unless it has categories."""
         if categorical_columns(X):
             return validate_data(self, X, reset=reset, skip_check_array=True)
-        return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        # float32 is not converted, so that a large array is not copied.
+        return validate_data(self, X, reset=reset, dtype=(np.float64, np.float32), ensure_all_finite="allow-nan")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -236,9 +248,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
 
     def _scores(self, X: Any) -> Scores:
         check_is_fitted(self)
-        features = self._features(X)
+        table = self._validated(X, reset=False)
         with one_thread():
-            return self.fitted_.scores(features)
+            return joined([self.fitted_.scores(self._columns(part)) for part in _parts(table)])
 
     def _posterior(self, scores: Scores) -> Float64[np.ndarray, "n K"]:
         """Of classes as frequent as `class_weight` says."""
@@ -258,6 +270,15 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
                 "calibration_fraction",
                 stacklevel=3,
             )
+
+
+def _parts(table: Any) -> Iterator[Any]:
+    """A large array in parts, so that no copy of the whole is made; a data frame as it is."""
+    if not isinstance(table, np.ndarray):
+        yield table
+        return
+    for part in blocks(len(table)):
+        yield table[part]
 
 
 def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:

@@ -27,7 +27,7 @@ from momatch.evidence import Blend, Evidence, RowEvidence, gather_evidence
 from momatch.heads import log_posterior
 from momatch.models.classifier import Classifier
 from momatch.models.outputs import Outputs
-from momatch.models.scorer import Scorer, Scores, score_images
+from momatch.models.scorer import Scorer, Scores, joined, score_images
 from momatch.outliers import StageReader, find_stages
 from momatch.training.average import AveragedModel
 from momatch.training.objective import build_objective
@@ -81,8 +81,8 @@ class Fitted:
         rows = torch.from_numpy(self.scaling(x))
         with torch.no_grad():
             parts = [score_images(self.classifier, self.scorer, chunk) for chunk in _chunks(rows)]
-        whole = {field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Scores)}
-        scores = Scores(**{name: values[: len(rows)] for name, values in whole.items()})
+        padded = joined(parts)
+        scores = Scores(**{field.name: getattr(padded, field.name)[: len(rows)] for field in fields(Scores)})
         if self.blend is None:
             return scores
         posterior = torch.from_numpy(self.blend(rows.numpy(), scores.posterior.numpy()))

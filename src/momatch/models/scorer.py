@@ -5,7 +5,8 @@ and p-values come from the judge, which sees the stages of the network; without 
 closed form if possible.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import torch
@@ -52,6 +53,13 @@ class Scores:
     def confidence(self) -> Float[Tensor, " n"]:
         """The largest posterior."""
         return self.posterior.amax(-1)
+
+
+def joined(parts: Sequence[Scores]) -> Scores:
+    """The scores of all parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Scores(**{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Scores)})
 
 
 class Scorer(nn.Module):
