@@ -1,12 +1,13 @@
 """Labels spread over the graph of neighbours."""
 
 import numpy as np
+import pytest
 
 from momatch.data import graph
 from momatch.data.graph import LabelGraph, nearest_neighbors, reach
 
 
-def naive_spread(x, k, codes, weight):
+def naive_spread(x, k, codes, weight, prior, alpha):
     n, K = len(x), codes.max() + 1
     d = np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1))
     np.fill_diagonal(d, np.inf)
@@ -23,13 +24,12 @@ def naive_spread(x, k, codes, weight):
             Y[i, codes[i]] = weight[i] / weight[codes == codes[i]].sum()
     F = Y
     for _ in range(200):
-        F = 0.99 * S @ F + 0.01 * Y
+        F = alpha * S @ F + (1 - alpha) * Y
     F = (F / F.sum(0)) ** 2
-    shown = np.array([weight[codes == c].sum() for c in range(K)])
     for _ in range(5):
         F = F / F.sum(1, keepdims=True)
         for c in range(K):
-            F[:, c] *= shown[c] / shown.sum() * weight.sum() / (weight * F[:, c]).sum()
+            F[:, c] *= prior[c] * weight.sum() / (weight * F[:, c]).sum()
     F = F / F.sum(1, keepdims=True)
     for i in range(n):
         if codes[i] >= 0:
@@ -37,34 +37,38 @@ def naive_spread(x, k, codes, weight):
     return F
 
 
-def test_spread_against_its_definition():
+@pytest.mark.parametrize(("settled", "tolerance"), [(0.0, 1e-9), (graph._SETTLED, 1e-3)])
+def test_spread_against_its_definition(monkeypatch, settled, tolerance):
+    monkeypatch.setattr(graph, "_SETTLED", settled)
     rng = np.random.default_rng(0)
     x, codes, weight = rng.normal(size=(60, 3)), np.full(60, -1), rng.random(60) + 0.5
     codes[:7] = [0, 1, 2, 0, 1, 0, 0]
-    spread = LabelGraph(*nearest_neighbors(x, 6), weight).spread(codes)
-    np.testing.assert_allclose(spread, naive_spread(x, 6, codes, weight), atol=1e-9)
-    assert 0.1 < spread[7:].max(1).min() < 0.9  # nothing here is a foregone conclusion
+    prior = np.array([0.5, 0.3, 0.2])
+    near, far = LabelGraph(*nearest_neighbors(x, 6), weight).spread(codes, prior)
+    for spread, alpha in ((near, 0.9), (far, 0.99)):
+        np.testing.assert_allclose(spread, naive_spread(x, 6, codes, weight, prior, alpha), atol=tolerance)
+        assert 0.1 < spread[7:].max(1).min() < 0.9  # nothing here is a foregone conclusion
 
 
 def test_a_label_fills_its_cluster_and_no_other():
     x = np.concatenate([np.linspace(0, 1, 20), np.linspace(5, 6, 20), np.linspace(90, 91, 20)])[:, None]
     codes = np.full(60, -1)
     codes[[0, 39]] = 1, 0
-    spread = LabelGraph(*nearest_neighbors(x, 3), np.ones(60)).spread(codes)
-    assert (spread[:20, 1] > 0.999).all()
-    assert (spread[20:40, 0] > 0.999).all()
-    np.testing.assert_allclose(spread[40:], 0.5)  # where no label reaches, nothing is known
+    for spread in LabelGraph(*nearest_neighbors(x, 3), np.ones(60)).spread(codes, np.full(2, 0.5)):
+        assert (spread[:20, 1] > 0.999).all()
+        assert (spread[20:40, 0] > 0.999).all()
+        np.testing.assert_allclose(spread[40:], 0.5)  # where no label reaches, nothing is known
 
 
 def test_rows_in_one_place_and_rows_without_neighbors():
     x = np.repeat([[0.0], [1.0]], 10, axis=0)
     codes = np.full(20, -1)
     codes[[0, 10]] = 0, 1
-    spread = LabelGraph(*nearest_neighbors(x, 4), np.ones(20)).spread(codes)
+    spread = LabelGraph(*nearest_neighbors(x, 4), np.ones(20)).spread(codes, np.full(2, 0.5))
     assert np.isfinite(spread).all()
-    np.testing.assert_allclose(spread.sum(1), 1.0)
-    alone = LabelGraph(*nearest_neighbors(x[:1], 4), np.ones(1)).spread(np.array([0]))
-    assert alone.tolist() == [[1.0]]
+    np.testing.assert_allclose(spread.sum(2), 1.0)
+    alone = LabelGraph(*nearest_neighbors(x[:1], 4), np.ones(1)).spread(np.array([0]), np.ones(1))
+    assert alone.tolist() == [[[1.0]], [[1.0]]]
 
 
 def test_neighbors_against_distances():

@@ -44,7 +44,7 @@ def test_where_classes_are_clusters_the_graph_is_believed():
     x, truth = rings()
     evidence, of_rows = gathered(x, some_labels(truth, 8))
     assert evidence.trust > 0.95
-    assert of_rows.floor == pytest.approx(1 - evidence.trust)
+    assert of_rows.floor < 0.6
     assert (of_rows.guide.argmax(1) == truth).mean() > 0.95
 
 
@@ -52,6 +52,7 @@ def test_where_they_are_not_the_supervised_views_are():
     x, truth = slope()
     evidence, of_rows = gathered(x, some_labels(truth, 20))
     assert evidence.trust < 0.2
+    assert of_rows.floor > 0.8
     alone = (evidence.supervised(x)[1].argmax(1) == truth).mean()
     assert (of_rows.posterior.argmax(1) == truth).mean() > alone - 0.03
 

@@ -1,7 +1,7 @@
 """Label propagation over a graph of nearest neighbours, which needs no trained network.
 
 w_ij = exp(-d_ij^2 / (s_i s_j)), s_i half the distance to the k-th neighbour; W made symmetric; S = D^-1/2 W D^-1/2
-F <- alpha S F + (1 - alpha) Y, Y the labels
+F <- alpha S F + (1 - alpha) Y, Y the labels; the larger alpha, the farther they reach
 """
 
 from typing import Any
@@ -12,8 +12,9 @@ from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 from usearch.index import Index
 
-#: Weight of the neighbours in each round, and number of rounds.
-_ALPHA, _ROUNDS = 0.99, 200
+#: Weight of the neighbours in each round: labels stay near, or reach far.
+ALPHAS = (0.9, 0.99)
+_ROUNDS = 200
 _BALANCING = 5
 #: Neighbours are exact in tables of at most so many rows.
 _EXACT = 20_000
@@ -89,9 +90,7 @@ class LabelGraph:
         self._affinity = _affinity(distance, neighbors) if neighbors.shape[1] else None
         self._weight = weight
 
-    def spread(
-        self, codes: Int64[np.ndarray, " N"], prior: Float64[np.ndarray, " K"] | None = None
-    ) -> Float64[np.ndarray, "N K"]:
+    def spread(self, codes: Int64[np.ndarray, " N"], prior: Float64[np.ndarray, " K"]) -> Float64[np.ndarray, "A N K"]:
         """Propagate labels to class probabilities of every row.
 
         Every class starts with the same total amount, however many labels it has. The result is squared, which sharpens it,
@@ -99,26 +98,32 @@ class LabelGraph:
 
         Args:
             codes: class numbers, -1 for unlabelled; every class has a label.
-            prior: shares of the classes; None for their shares of the labels' weight.
+            prior: shares of the classes.
 
         Returns:
-            Probabilities: one-hot for labelled rows, uniform for rows that no label reaches.
+            Probabilities for each of `ALPHAS`: one-hot for labelled rows, uniform for rows that no label reaches.
         """
         labeled = np.flatnonzero(codes >= 0)
         one_hot = np.eye(codes.max() + 1)[codes[labeled]]  # (m, K)
         amount = one_hot * self._weight[labeled, None]
         labels = np.zeros((len(codes), one_hot.shape[1]))
         labels[labeled] = amount / amount.sum(0)
+        found = np.empty((len(ALPHAS), *labels.shape))
+        for posterior, alpha in zip(found, ALPHAS, strict=True):
+            amounts = self._propagated(labels, alpha)
+            posterior[:] = _balance((amounts / amounts.sum(0)) ** 2, self._weight, prior)
+            posterior[labeled] = one_hot
+        return found
+
+    def _propagated(self, labels: Float64[np.ndarray, "N K"], alpha: float) -> Float64[np.ndarray, "N K"]:
         spread = labels
-        if self._affinity is not None:
-            for _ in range(_ROUNDS):
-                before, spread = spread, _ALPHA * (self._affinity @ spread) + (1 - _ALPHA) * labels
-                if np.abs(spread - before).max() <= _SETTLED * spread.max():
-                    break
-        shares = amount.sum(0) / amount.sum() if prior is None else prior
-        posterior = _balance((spread / spread.sum(0)) ** 2, self._weight, shares)
-        posterior[labeled] = one_hot
-        return posterior
+        if self._affinity is None:
+            return spread
+        for _ in range(_ROUNDS):
+            before, spread = spread, alpha * (self._affinity @ spread) + (1 - alpha) * labels
+            if np.abs(spread - before).max() <= _SETTLED * spread.max():
+                break
+        return spread
 
 
 def _balance(

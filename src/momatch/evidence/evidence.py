@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
 from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
@@ -23,8 +23,8 @@ _FOLDS, _FEW, _FEW_ROWS = 5, 2_000, 20_000
 _FEW_TREES = 50
 GRAPH = "graph"
 
-#: Labels with -1, frequencies of the classes -> class probabilities of every row.
-Spread = Callable[[Int64[np.ndarray, " n"], Float64[np.ndarray, " K"]], Float64[np.ndarray, "n K"]]
+#: Labels with -1, frequencies of the classes -> class probabilities of every row, by several graphs.
+Spread = Callable[[Int64[np.ndarray, " n"], Float64[np.ndarray, " K"]], Float64[np.ndarray, "A n K"]]
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class RowEvidence:
 
     Attributes:
         posterior: (n, K) by all views.
-        guide: (n, K) what a network should learn of them: the graph alone, as far as it is trusted, and else the posterior.
-        floor: weight of the guide at the end of the training: the less the graph is trusted, the less a network may leave it.
+        guide: (n, K) what a network should learn of them: the graph alone, as far as it leads, and else the posterior.
+        floor: weight of the guide at the end of the training: the less the graph leads, the less a network may leave it.
     """
 
     posterior: Float64[np.ndarray, "n K"]
@@ -114,7 +114,7 @@ def gather_evidence(
     few_trees = partial(fit, trees=_FEW_TREES)
     with_prior = None if spread is None else lambda fewer: spread(fewer, prior)
     hidden = _cross_fit(x, codes, sample_weight, fit=few_trees, spread=with_prior, seed=seed)
-    weights, all_weights, trust = _weights(hidden, has_graph=spread is not None)
+    weights, all_weights, trust, lead = _weights(hidden, has_graph=spread is not None)
     supervised = fit(x[is_labeled], labels, sample_weight[is_labeled])
     of_rows = supervised(x)
     posterior = pooled(of_rows, weights)
@@ -123,23 +123,31 @@ def gather_evidence(
         found = pool_prior(posterior[~is_labeled], sample_weight[~is_labeled], prior)
         prior, ratio = found, found / prior
     posterior = guide = reweighted(posterior, ratio)
-    if spread is not None and (all_weights[-1] > 0 or trust > 0):
-        graph = spread(codes, prior)
+    if spread is not None:
+        graph = _averaged(spread(codes, prior), None if hidden is None else hidden.of_graphs)
         # The graph is balanced to the estimated frequencies, and the other views are not.
         views = np.concatenate([of_rows, reweighted(graph, 1.0 / ratio)[None]])
         posterior = reweighted(pooled(views, all_weights), ratio)
-        guide = (1.0 - trust) * posterior + trust * graph
+        guide = (1.0 - lead) * posterior + lead * graph
     posterior[is_labeled] = guide[is_labeled] = np.eye(num_classes)[labels]
-    return Evidence(supervised, weights, all_weights, prior, ratio, trust), RowEvidence(posterior, guide, 1.0 - trust)
+    return Evidence(supervised, weights, all_weights, prior, ratio, trust), RowEvidence(posterior, guide, 1.0 - lead)
 
 
 @dataclass(frozen=True)
 class _Hidden:
-    """What the views say of labels that were hidden from them; the graph last, if there is one."""
+    """What the views say of labels that were hidden from them.
+
+    Attributes:
+        views: the graph last, if there is one.
+        labels: the hidden labels.
+        weight: of each.
+        of_graphs: probability of each graph, given the hidden labels.
+    """
 
     views: Float64[np.ndarray, "U m K"]
     labels: Int64[np.ndarray, " m"]
     weight: Float64[np.ndarray, " m"]
+    of_graphs: Float64[np.ndarray, " A"]
 
 
 def _cross_fit(
@@ -148,7 +156,7 @@ def _cross_fit(
     sample_weight: Float64[np.ndarray, " n"],
     *,
     fit: Callable[..., SupervisedViews],
-    spread: Callable[[Int64[np.ndarray, " n"]], Float64[np.ndarray, "n K"]] | None,
+    spread: Callable[[Int64[np.ndarray, " n"]], Float64[np.ndarray, "A n K"]] | None,
     seed: int,
 ) -> _Hidden | None:
     """Hide each fold of the labels in turn; None if there are too few to hide any."""
@@ -161,29 +169,49 @@ def _cross_fit(
         if spread is not None:
             fewer = codes.copy()
             fewer[hidden] = -1
-            views = np.concatenate([views, spread(fewer)[None, hidden]])
+            views = np.concatenate([views, spread(fewer)[:, hidden]])
         found.append(views)
     if not found:
         return None
     rows = np.concatenate([labeled[fold] for fold in folds])
-    return _Hidden(np.concatenate(found, 1), codes[rows], sample_weight[rows] / sample_weight[labeled].mean())
+    labels, weight = codes[rows], sample_weight[rows] / sample_weight[labeled].mean()
+    supervised, graphs = np.split(np.concatenate(found, 1), [len(SUPERVISED)])
+    if spread is None:
+        return _Hidden(supervised, labels, weight, np.empty(0))
+    of_graphs = softmax([log_likelihood(graph[None], np.ones(1), labels, weight) for graph in graphs])
+    return _Hidden(np.concatenate([supervised, _averaged(graphs, of_graphs)[None]]), labels, weight, of_graphs)
+
+
+def _averaged(
+    graphs: Float64[np.ndarray, "A n K"], probability: Float64[np.ndarray, " A"] | None
+) -> Float64[np.ndarray, "n K"]:
+    """The graphs' class probabilities, averaged by the probability of each graph; all alike without any."""
+    average: np.ndarray = np.average(graphs, axis=0, weights=probability)
+    return average
 
 
 def _weights(
     hidden: _Hidden | None, *, has_graph: bool
-) -> tuple[Float64[np.ndarray, " V"], Float64[np.ndarray, " U"], float]:
-    """Weights of the supervised views, of all views, and the trust in the graph."""
+) -> tuple[Float64[np.ndarray, " V"], Float64[np.ndarray, " U"], float, float]:
+    """Weights of the supervised views and of all views; the trust in the graph and its lead.
+
+    These are the probabilities that the graph alone explains the hidden labels better than the supervised views do, and than
+    all views together do.
+    """
     V = len(SUPERVISED)
     beginning = np.full(V, 1.0 / V)
     if hidden is None:
-        return beginning, np.append(beginning, 0.0), 0.5 if has_graph else 0.0
+        unknown = 0.5 if has_graph else 0.0
+        return beginning, np.append(beginning, 0.0), unknown, unknown
     given = (hidden.labels, hidden.weight)
     weights = pooling_weights(hidden.views[:V], *given, beginning)
     if not has_graph:
-        return weights, np.append(weights, 0.0), 0.0
+        return weights, np.append(weights, 0.0), 0.0, 0.0
     all_weights = pooling_weights(hidden.views, *given, np.append(beginning, 0.0))
-    better = log_likelihood(hidden.views[V:], np.ones(1), *given) - log_likelihood(hidden.views[:V], weights, *given)
-    return weights, all_weights, float(expit(better))
+    of_graph = log_likelihood(hidden.views[V:], np.ones(1), *given)
+    trust = expit(of_graph - log_likelihood(hidden.views[:V], weights, *given))
+    lead = expit(of_graph - log_likelihood(hidden.views, all_weights, *given))
+    return weights, all_weights, float(trust), float(lead)
 
 
 def _folds(labels: Int64[np.ndarray, " m"], rows: int, rng: np.random.Generator) -> list[Bool[np.ndarray, " m"]]:
