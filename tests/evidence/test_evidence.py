@@ -7,6 +7,7 @@ import pytest
 
 from momatch.data.graph import LabelGraph, nearest_neighbors
 from momatch.evidence import Blend, gather_evidence
+from momatch.evidence.blend import _reproducing_share
 from momatch.evidence.evidence import _folds
 
 
@@ -85,7 +86,7 @@ def test_few_labels(counts, graph):
     for k, count in enumerate(counts):
         codes[np.flatnonzero(truth == k)[:count]] = k
     evidence, of_rows = gathered(x, codes, graph=graph)
-    assert np.isfinite(of_rows.posterior).all()
+    assert np.isfinite(of_rows.posterior, of_rows.guide).all()
     assert np.isfinite(evidence(x)).all()
     assert 0 <= evidence.trust <= 1
 
@@ -111,20 +112,41 @@ def test_the_blend_follows_the_trust():
     x, truth = rings()
     evidence, of_rows = gathered(x, some_labels(truth, 8))
     network = np.eye(2)[truth] * 0.9 + 0.05
-    confidence = of_rows.confidence(np.arange(len(x)))
-    blend = Blend.fit(evidence, x, network, confidence)
-    assert blend(x, network).max(1).mean() == pytest.approx(confidence, abs=1e-3)
+    blend = Blend.fit(evidence, x, network, of_rows.posterior, of_rows.guide)
+    assert blend(x, network).max(1).mean() == pytest.approx(of_rows.posterior.max(1).mean(), abs=1e-3)
     assert (blend(x, network).argmax(1) == truth).all()
     shares = blend.shares()
-    assert shares["network"] == pytest.approx(max(evidence.trust, evidence.graph_share))
+    assert shares["network"] > 0.9
     assert sum(share for name, share in shares.items() if name != "trust") == pytest.approx(1)
-    without = Blend.fit(gathered(x, some_labels(truth, 8), graph=False)[0], x, network, confidence)
-    assert without.shares()["network"] == 0
+    without = Blend.fit(
+        gathered(x, some_labels(truth, 8), graph=False)[0], x, network, of_rows.posterior, of_rows.guide
+    )
+    assert without.evidence.trust == 0
+
+
+def test_a_network_that_did_not_learn_the_evidence_is_not_believed():
+    x, truth = rings()
+    evidence, of_rows = gathered(x, some_labels(truth, 8))
+    assert evidence.trust > 0.95
+    wrong = np.eye(2)[1 - truth] * 0.9 + 0.05
+    assert Blend.fit(evidence, x, wrong, of_rows.posterior, of_rows.guide).share < 0.01
+
+
+def test_the_share_is_the_one_that_reproduces_the_evidence():
+    x, truth = slope()
+    evidence, _ = gathered(x, some_labels(truth, 20))
+    network = np.random.default_rng(0).dirichlet(np.ones(2), len(x))
+    supervised = evidence(x)
+    for share in (0.0, 0.3, 1.0):
+        target = supervised ** (1 - share) * network**share
+        target /= target.sum(1, keepdims=True)
+        logarithm = np.log(np.stack([supervised, network]))
+        assert _reproducing_share(logarithm, target) == pytest.approx(share, abs=1e-3)
 
 
 def test_without_a_pool_the_supervised_views_answer():
     x, truth = slope()
     evidence, _ = gathered(x, truth)
-    blend = Blend.fit(evidence, x[:0], np.empty((0, 2)), 1.0)
+    blend = Blend.fit(evidence, x[:0], *[np.empty((0, 2))] * 3)
     wrong = np.eye(2)[1 - truth]
     np.testing.assert_allclose(blend(x, wrong), evidence(x), atol=2e-3)

@@ -123,9 +123,9 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     if trained.evidence is not None:
         pool = kept[training.codes[kept] < 0]
         network = log_posterior(outputs.log_joint[labels < 0]).exp().numpy()
-        assert trained.of_rows is not None
-        confidence = trained.of_rows.confidence(pool)
-        blend = Blend.fit(trained.evidence, table[pool], network, confidence)
+        of_rows = trained.of_rows
+        assert of_rows is not None
+        blend = Blend.fit(trained.evidence, table[pool], network, of_rows.posterior[pool], of_rows.guide[pool])
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source, blend)
 
 

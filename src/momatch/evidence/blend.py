@@ -1,23 +1,27 @@
 """The final answer: supervised views and network, blended (docs/method.md, "Evidence").
 
-    p(y | x) ∝ (views(y | x)^(1 - s) network(y | x)^s)^(1 / T)
+    p(y | x) ∝ (views(y | x)^(1 - s) network(y | x)^(s / T_n))^(1 / T)
 
-The graph has no say on new samples, but the network has learned from it, and goes further than it. So the network's share s is
-the trust in the graph, or the graph's weight among all views: where it counted nothing, neither does the network. The
-temperature T makes the answer as confident on the pool as all evidence is, which is calibrated to hidden labels.
+The graph has no say on new samples, but the network has learned from it. So the network's share s is the one with which the
+blend best reproduces what all evidence, the graph included, says of the pool. Where classes are clusters the network goes
+further than its teachers: then s is at least the trust in the graph, as far as the network learned what it was taught.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
+from scipy.optimize import minimize
 
 from momatch.evidence.evidence import GRAPH, Evidence
 from momatch.evidence.pooling import log_linear
 from momatch.evidence.temperature import matched_temperature
 
-#: Least probability, before the logarithm.
-_LEAST = 1e-3
+#: Least probability of the views and of the network, before the logarithm.
+_LEAST = np.array([1e-3, 1e-12])[:, None, None]
+#: The trust counts by this power of the share of the pool of which the network says what it was taught: one that differs on
+#: 10 % has missed something, one that differs on 1 % has not.
+_FIDELITY = 10
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,13 @@ class Blend:
 
     Attributes:
         evidence: the supervised views.
-        weights: (1 - s) / T and s / T.
+        weights: (1 - s) / T and s / (T_n T).
+        share: s, of the network.
     """
 
     evidence: Evidence
     weights: Float64[np.ndarray, "2"]
+    share: float
 
     @classmethod
     def fit(
@@ -38,30 +44,36 @@ class Blend:
         evidence: Evidence,
         x: Float64[np.ndarray, "n F"],
         network: Float64[np.ndarray, "n K"],
-        confidence: float,
+        target: Float64[np.ndarray, "n K"],
+        taught: Float64[np.ndarray, "n K"],
     ) -> "Blend":
-        """Fit the temperature.
+        """Fit share and temperatures.
 
         Args:
             evidence: gathered on a pool.
             x: scaled features of samples of the pool.
             network: the trained network's posterior of them.
-            confidence: mean confidence of all evidence about them.
+            target: posterior of them by all evidence.
+            taught: the guide that the network was trained with.
         """
         if len(x) == 0:
-            return cls(evidence, np.array([1.0, 0.0]))
-        share = max(evidence.graph_share, evidence.trust)
+            return cls(evidence, np.array([1.0, 0.0]), 0.0)
+        confidence = float(target.max(1).mean())
+        logarithm = _log(evidence(x), network)
+        of_network = matched_temperature(logarithm[1], confidence)
+        logarithm[1] /= of_network
+        agreement = float((network.argmax(1) == taught.argmax(1)).mean())
+        share = max(_reproducing_share(logarithm, target), evidence.trust * agreement**_FIDELITY)
         weights = np.array([1.0 - share, share])
-        logarithm = np.einsum("v,vnk->nk", weights, np.stack([_log(evidence(x)), _log(network)]))
-        return cls(evidence, weights / matched_temperature(logarithm, confidence))
+        weights /= matched_temperature(np.einsum("v,vnk->nk", weights, logarithm), confidence)
+        return cls(evidence, weights / np.array([1.0, of_network]), share)
 
     def shares(self) -> dict[str, float]:
         """Shares of the supervised views and the network in the answer, which sum to 1, and the trust in clusters."""
-        of_views, of_network = self.weights / self.weights.sum()
         shares = self.evidence.shares()
         graph = shares.pop(GRAPH)
-        views = {name: float(of_views) * share / max(1.0 - graph, 1e-12) for name, share in shares.items()}
-        return {**views, "network": float(of_network), "trust": self.evidence.trust}
+        views = {name: (1.0 - self.share) * share / max(1.0 - graph, 1e-12) for name, share in shares.items()}
+        return {**views, "network": self.share, "trust": self.evidence.trust}
 
     def __call__(
         self, x: Float64[np.ndarray, "n F"], network: Float64[np.ndarray, "n K"]
@@ -72,9 +84,22 @@ class Blend:
             x: scaled features.
             network: the network's posterior.
         """
-        return log_linear(np.stack([_log(self.evidence(x)), _log(network)]), self.weights)
+        return log_linear(_log(self.evidence(x), network), self.weights)
 
 
-def _log(probability: Float64[np.ndarray, "n K"]) -> Float64[np.ndarray, "n K"]:
-    logarithm: np.ndarray = np.log(np.maximum(probability, _LEAST))
+def _reproducing_share(logarithm: Float64[np.ndarray, "2 n K"], target: Float64[np.ndarray, "n K"]) -> float:
+    """The second view's share in the log-linear pool that has the least cross-entropy to the target."""
+    of_target = (target * logarithm).sum((1, 2))
+
+    def cross_entropy(weights: Float64[np.ndarray, "2"]) -> tuple[float, Float64[np.ndarray, "2"]]:
+        posterior = log_linear(logarithm, weights)
+        likelihood = float((target * np.log(np.maximum(posterior, np.finfo(float).tiny))).sum())
+        return -likelihood / len(target), ((posterior * logarithm).sum((1, 2)) - of_target) / len(target)
+
+    found = minimize(cross_entropy, np.full(2, 0.5), jac=True, bounds=[(0.0, None)] * 2, method="L-BFGS-B").x
+    return float(found[1] / max(found.sum(), np.finfo(float).tiny))
+
+
+def _log(views: Float64[np.ndarray, "n K"], network: Float64[np.ndarray, "n K"]) -> Float64[np.ndarray, "2 n K"]:
+    logarithm: np.ndarray = np.log(np.maximum(np.stack([views, network]), _LEAST))
     return logarithm
