@@ -45,7 +45,7 @@ benchmarks: $(INSTALLED)
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/estimator.py digits
+	$(BIN)/python benchmarks/estimator.py
 	$(BIN)/python benchmarks/conformal.py
 	$(BIN)/python benchmarks/predict.py
 

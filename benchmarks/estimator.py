@@ -1,8 +1,6 @@
 """Few labels on vectors: momatch against scikit-learn's semi-supervised and supervised classifiers.
 
-    python benchmarks/estimator.py digits
-    momatch embed cifar10 --limit 12000 --out FILE
-    python benchmarks/estimator.py features --file FILE
+    python benchmarks/estimator.py
 
 Every method sees the same labels, the same unlabelled rows and, once, the same test rows. momatch.MoMatchClassifier is used
 with its defaults. LabelSpreading also has the best of one grid: chosen by cross-validation on the labels, as a user could, and
@@ -10,27 +8,23 @@ by the test rows themselves, as nobody could ("hindsight"). One thread.
 """
 
 import argparse
-import tempfile
 import time
 import warnings
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
+from sklearn.model_selection import StratifiedKFold, train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 from sklearn.svm import SVC
 
 from _record import write_result
-from momatch import MoMatchClassifier, TrainConfig, fit, load_dataset
-from momatch.config.presets import PRESETS
+from momatch import MoMatchClassifier
 from momatch.data.sources.digits import digits_test_indices
-from momatch.data.splits import select_labeled
 
 ALPHAS = (0.05, 0.2, 0.8)
 #: The one grid: (kernel, its parameter, values), each with every alpha.
@@ -138,57 +132,6 @@ def _add_hindsight(found, sizes):
             del found[name]
 
 
-def feature_methods(arguments, dataset, per_class, seed):
-    """Name -> (accuracy, seconds of the fit), all on the labels that momatch.fit draws by `seed`."""
-    x, y = _plain(dataset.train)
-    x_test, y_test = _plain(dataset.test)
-    shown = select_labeled(dataset.train.labels, dataset.class_names, labels_per_class=per_class, seed=seed).numpy()
-    labels = np.full(len(y), -1)
-    labels[shown] = y[shown]
-    for name, scaler in (("standardised", StandardScaler()), ("scaled to unit length", Normalizer())):
-        probe = make_pipeline(scaler.fit(x), LogisticRegression(max_iter=2000))
-        yield f"linear probe, {name}, C = 1", _timed(probe, x[shown], labels[shown], x_test, y_test)
-        search = GridSearchCV(
-            make_pipeline(scaler, LogisticRegression(max_iter=2000)), {"logisticregression__C": STRENGTHS}, cv=4
-        )
-        yield f"linear probe, {name}, C chosen by the labels", _timed(search, x[shown], labels[shown], x_test, y_test)
-    with tempfile.TemporaryDirectory() as folder:
-        settings = {"dataset": str(arguments.file), "labels_per_class": per_class, "seed": seed, "progress": False}
-        config = TrainConfig.from_dict({**PRESETS["features"], **settings, "run_dir": str(Path(folder) / "run")})
-        start = time.perf_counter()
-        accuracy = 100 * fit(config).result["test_accuracy"]
-        yield f"{OURS}momatch train --dataset FILE", (accuracy, time.perf_counter() - start)
-    model = MoMatchClassifier(random_state=seed)
-    yield f"{OURS}MoMatchClassifier on the plain views, defaults", _timed(model, x, labels, x_test, y_test)
-
-
-def _plain(split):
-    return split.features[:, 0].float().numpy(), split.labels.numpy()
-
-
-def measure_features(arguments):
-    dataset = load_dataset(arguments.file)
-    found = defaultdict(lambda: defaultdict(list))
-    sizes = (4, 25)
-    for per_class in sizes:
-        for seed in arguments.seeds:
-            for name, result in feature_methods(arguments, dataset, per_class, seed):
-                found[name][per_class].append(result)
-                print(
-                    f"{per_class} labels a class, seed {seed}: {name}: {result[0]:.2f} %, {result[1]:.1f} s", flush=True
-                )
-    spec = dataset.features
-    notes = (
-        f"{len(dataset.train):,} training images of {spec.dataset} (all in the pool) and {len(dataset.test):,} test images, "
-        f"as {spec.num_features} features by {spec.backbone}, {spec.weak_views} weak and {spec.strong_views} strong views; "
-        f"4 or 25 labels a class (40 or 250), the same for all methods; seeds {list(arguments.seeds)}. Test accuracy in "
-        "percent, mean ± standard deviation; median seconds of a fit. C out of "
-        f"{', '.join(map(str, STRENGTHS))} by 4-fold cross-validation on the labels. The settings of the preset `features` "
-        "were found on seeds 0 to 2."
-    )
-    _record("estimator-features", found, sizes, _verdict(found, sizes) + notes)
-
-
 def _verdict(found, sizes):
     """Whether momatch's best is ahead of every rival, size by size."""
     lines = []
@@ -221,20 +164,13 @@ def _record(name, found, sizes, notes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("digits", "features"))
-    parser.add_argument("--split", choices=("seed", "fixed"), default="seed", help="digits: whose test rows")
-    parser.add_argument("--file", type=Path, help="features: what momatch embed wrote")
+    parser.add_argument("--split", choices=("seed", "fixed"), default="seed", help="whose test rows")
     parser.add_argument("--seeds", type=int, nargs="+", default=[20, 21, 22, 23, 24])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     # LabelSpreading says so where it has not converged, and SVC that its probabilities will change their name.
     warnings.simplefilter("ignore")
-    if arguments.part == "digits":
-        measure_digits(arguments)
-    elif arguments.file is None:
-        parser.error("features: --file is missing; make it with momatch embed")
-    else:
-        measure_features(arguments)
+    measure_digits(arguments)
 
 
 if __name__ == "__main__":
