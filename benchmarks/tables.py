@@ -4,10 +4,11 @@
 
 TABLES.npz holds NAME/X and NAME/y of each table. A third of the rows is for testing; the labels are drawn as classes occur, or
 balanced; with ``--labels 0`` all are shown. Supervised rivals see standardised labelled rows, semi-supervised ones all rows.
-Every method sees the same labels.
+Every method sees the same labels. Finished runs lie in --out and are kept.
 """
 
 import argparse
+import json
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -22,10 +23,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from sklearn.svm import SVC
 
-from _record import write_result
+from _record import HERE, write_result
 from momatch import MoMatchClassifier
 from momatch.evaluation.metrics import calibration
 
+OUT = HERE.parent / "out" / "tables"
 OURS, BALANCED = "momatch", "momatch, balanced"
 DRAWS = ("as they occur", "balanced")
 
@@ -139,7 +141,9 @@ def main():
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7, 8, 9])
     parser.add_argument("--labels", type=int, nargs="+", default=[5, 10], help="a class, on average")
+    parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     data = np.load(arguments.file)
@@ -152,7 +156,10 @@ def main():
                     drawn = task(x, y, draw, per_class, seed)
                     if len(np.unique(drawn[1][drawn[1] >= 0])) < 2:
                         continue  # chance showed a single class, which most rivals refuse
-                    run = measure(*drawn, seed)
+                    kept = arguments.out / f"{name}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
+                    if not kept.exists():
+                        kept.write_text(json.dumps(measure(*drawn, seed)))
+                    run = json.loads(kept.read_text())
                     found[name, draw, per_class].append(run)
                     best = max(run, key=lambda method: run[method]["accuracy"])
                     print(
