@@ -9,9 +9,6 @@ from jaxtyping import Float64, Int64
 
 #: Added to each class's labels: a class is never impossible.
 _PSEUDO_COUNT = 0.5
-#: The pool's own frequencies are drawn towards the labels' as if it had so many more samples, as a share of it. Weak posteriors
-#: would otherwise lose whole classes.
-_INERTIA = 0.6
 #: Share of the classes that have the same number of labels in a balanced draw.
 _MOST = 0.75
 _ITERATIONS = 200
@@ -33,10 +30,19 @@ def is_balanced_draw(counts: Int64[np.ndarray, " K"]) -> bool:
     return largest > 1 and len(counts) > 1 and int((counts == largest).sum()) >= _MOST * len(counts)
 
 
+def _uncertainty(posterior: Float64[np.ndarray, "n K"], share: Float64[np.ndarray, " n"]) -> float:
+    """0 if every posterior is certain, 1 if each is the same for all classes."""
+    K = posterior.shape[1]
+    return float(np.clip((1.0 - share @ posterior.max(1)) * K / max(K - 1, 1), 0.0, 1.0))
+
+
 def pool_prior(
     posterior: Float64[np.ndarray, "n K"], sample_weight: Float64[np.ndarray, " n"], prior: Float64[np.ndarray, " K"]
 ) -> Float64[np.ndarray, " K"]:
     """Frequencies of the classes in a pool, by expectation maximisation.
+
+    They are drawn towards the labels' as if the pool had more samples, as many times as it is uncertain: weak posteriors would
+    otherwise lose whole classes.
 
     Args:
         posterior: of the pool's samples, for classes of the frequencies `prior`.
@@ -44,9 +50,9 @@ def pool_prior(
         prior: frequencies of the classes among the labels.
     """
     share = sample_weight / max(float(sample_weight.sum()), np.finfo(float).tiny)
-    found = prior
+    found, inertia = prior, _uncertainty(posterior, share)
     for _ in range(_ITERATIONS):
-        expected = (share @ reweighted(posterior, found / prior) + _INERTIA * prior) / (1.0 + _INERTIA)
+        expected = (share @ reweighted(posterior, found / prior) + inertia * prior) / (1.0 + inertia)
         change = float(np.abs(expected - found).max())
         found = expected / expected.sum()
         if change < _TOLERANCE:
