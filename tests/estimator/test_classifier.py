@@ -514,5 +514,26 @@ def test_class_weight(fitted, problem):
     for wrong in ("equal", {0: 0.0}, {0: "much"}, 3):
         with pytest.raises(ValueError, match="class_weight: got"):
             quick_with(class_weight=wrong).fit(problem.X, problem.y)
+    with pytest.raises(ValueError, match="got a weight for 'typo', which is no class, expected some of"):
+        quick_with(class_weight={"typo": 2.0}).fit(problem.X, problem.y)
+    tiny = quick_with(class_weight={problem.y.max(): 5e-324}).fit(problem.X, problem.y).predict_proba(problem.X)
+    np.testing.assert_allclose(tiny.sum(1), 1.0)
     with pytest.raises(ValueError, match="network: got 3, expected a momatch"):
         MoMatchClassifier(network=3).fit(problem.X, problem.y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", ["gaussian", "heavy"])
+def test_false_alarms_of_clean_tables_are_within_the_bound(tail):
+    """Whatever the judge thinks of the pool: nothing is kept out of calibration."""
+    alarms = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        noise = rng.normal(size=(1_600, 5)) if tail == "gaussian" else rng.standard_t(2, size=(1_600, 5))
+        truth = rng.integers(2, size=1_600)
+        X, y = noise + 4.0 * truth[:, None], np.where(np.arange(1_600) < 20, truth, -1)
+        model = quick_with(calibration_fraction=0.3, random_state=seed).fit(X[:800], y[:800])
+        assert model.n_calibration_ == 234
+        alarms.append(np.mean(model.outlier_p_value(X[800:]) <= 0.1))
+    # The standard error of the mean is below 0.01.
+    assert np.mean(alarms) < 0.13

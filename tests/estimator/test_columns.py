@@ -54,6 +54,7 @@ def test_text_is_a_category_and_numbers_are_not(values):
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_a_model_of_categories_and_missing_values(quick, problem):
     X = pd.DataFrame(problem.X, columns=list("abcdef"))
     X.loc[::7, "a"] = NAN
@@ -62,7 +63,7 @@ def test_a_model_of_categories_and_missing_values(quick, problem):
     assert model.n_features_in_ == 7
     assert (model.predict(X) == problem.truth).mean() > 0.85
     with pytest.raises(ValueError, match="X: got numbers alone, expected a data frame with categories"):
-        model.predict(X.assign(kind=0.0))
+        model.predict(X.assign(kind=0.0).to_numpy())
     with pytest.raises(ValueError, match="feature names"):
         model.predict(X.drop(columns="kind"))
 
@@ -75,3 +76,47 @@ def test_infinite_values_and_sparse_tables_are_refused(quick, problem):
         quick.fit(X, problem.y)
     with pytest.raises(TypeError, match="dense"):
         quick.fit(sparse.csr_array(problem.X), problem.y)
+
+
+def test_object_columns_of_text_and_numbers():
+    X = pd.DataFrame(
+        {"n": pd.Series([1, None, 2.5, pd.NA], dtype=object), "c": pd.Series(["a", None, "b", "a"], dtype=object)}
+    )
+    assert categorical_columns(X) == [1]
+    np.testing.assert_array_equal(Columns.of(X, np.ones(4))(X), [[1, 1, 0], [1, 0, 0], [2.5, 0, 1], [1, 1, 0]])
+
+
+def test_columns_of_one_name():
+    X = pd.DataFrame(np.arange(8.0).reshape(4, 2), columns=["a", "a"])
+    assert categorical_columns(X) == []
+    X.insert(2, "a", pd.Categorical(["x", "y", "x", "y"]), allow_duplicates=True)
+    np.testing.assert_array_equal(Columns.of(X, np.ones(4))(X)[:, 2:], [[1, 0], [0, 1], [1, 0], [0, 1]])
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        pd.DataFrame({"a": [1.0, 2.0], "when": pd.to_datetime(["2020-01-01", "2020-01-02"])}),
+        pl.DataFrame({"when": [1, 2]}).with_columns(pl.col("when").cast(pl.Datetime)),
+        pd.DataFrame({"when": pd.to_timedelta([1, 2], unit="h")}),
+    ],
+)
+def test_dates_are_refused(X):
+    with pytest.raises(ValueError, match=r"got dates or times in column 'when'.*expected numbers or categories"):
+        categorical_columns(X)
+
+
+def test_identifiers_are_refused():
+    X = pd.DataFrame({"id": [f"row {i}" for i in range(300)]})
+    with pytest.raises(ValueError, match="got 300 categories in column 'id', expected at most 255; drop the column"):
+        Columns.of(X, np.ones(300))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_categories_are_those_of_the_fit(quick, problem):
+    X = pd.DataFrame(problem.X[:, :2], columns=["a", "b"])
+    X["kind"] = np.where(problem.truth == 0, "first", "other")
+    model = quick.fit(X, problem.y)
+    for missing in (None, NAN):
+        new = X.head(1).assign(kind=missing)
+        assert np.isfinite(model.predict_proba(new)).all()

@@ -27,12 +27,12 @@ def table(n=1_000, labeled=30):
 
 def test_a_small_table_is_taken_as_it_is():
     x, codes = table()
-    assert rows_to_train_on(x, codes, np.ones(len(x))).tolist() == list(range(1_000))
+    assert rows_to_train_on(x, codes, np.ones(len(x)))[0].tolist() == list(range(1_000))
 
 
 def test_all_labelled_rows_and_as_many_others_as_allowed(few):
     x, codes = table()
-    rows = rows_to_train_on(x, codes, np.ones(len(x)))
+    rows, _ = rows_to_train_on(x, codes, np.ones(len(x)))
     assert set(range(30)) <= set(rows.tolist())
     assert len(rows) == 230
     # An even draw: the mean is that of the table.
@@ -41,23 +41,26 @@ def test_all_labelled_rows_and_as_many_others_as_allowed(few):
 
 def test_the_choice_depends_on_contents_alone(few):
     x, codes = table()
-    chosen = {tuple(row) for row in x[rows_to_train_on(x, codes, np.ones(len(x)))]}
+    chosen = {tuple(row) for row in x[rows_to_train_on(x, codes, np.ones(len(x)))[0]]}
     order = np.random.default_rng(1).permutation(len(x))
-    again = x[order][rows_to_train_on(x[order], codes[order], np.ones(len(x)))]
+    again = x[order][rows_to_train_on(x[order], codes[order], np.ones(len(x)))[0]]
     assert {tuple(row) for row in again} == chosen
     # Copies are kept or left out together, and rows without weight count for nothing.
     copied, copied_codes = np.concatenate([x, x, x + 100.0]), np.concatenate([codes, codes, codes])
     weight = np.repeat([1.0, 2.0, 0.0], len(x))
-    rows = rows_to_train_on(copied, copied_codes, weight)
+    rows, factor = rows_to_train_on(copied, copied_codes, weight)
     assert len(rows) == 2 * len(chosen)
+    np.testing.assert_allclose((weight[rows] * factor)[copied_codes[rows] < 0].sum(), 3 * 970)
     assert {tuple(row) for row in copied[rows]} == chosen
 
 
 def test_many_labels_are_thinned_class_by_class(few):
     x, _ = table()
     codes = np.where(np.arange(len(x)) < 8, 0, 1)
-    rows = rows_to_train_on(x, codes, np.ones(len(x)))
+    rows, factor = rows_to_train_on(x, codes, np.ones(len(x)))
     assert np.bincount(codes[rows]).tolist() == [5, round(0.2 * 992)]
+    # They stand for all of their class.
+    np.testing.assert_allclose(np.bincount(codes[rows], factor), [8, 992])
 
 
 def test_signs_of_zero_and_nan_do_not_matter(few):

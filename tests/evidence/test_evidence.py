@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from momatch.data.graph import LabelGraph, nearest_neighbors
-from momatch.evidence import Blend, gather_evidence
+from momatch.evidence import Blend, gather_evidence, views
 from momatch.evidence.blend import _reproducing_share
 from momatch.evidence.evidence import _folds
 
@@ -150,3 +150,34 @@ def test_without_a_pool_the_supervised_views_answer():
     blend = Blend.fit(evidence, x[:0], *[np.empty((0, 2))] * 3)
     wrong = np.eye(2)[1 - truth]
     np.testing.assert_allclose(blend(x, wrong), evidence(x), atol=2e-3)
+
+
+def test_enough_labels_are_hidden_in_large_tables():
+    labels = np.repeat([0, 1], 100)
+    for count, expected in ((10, 5), (50, 4), (200, 1)):
+        folds = _folds(labels[np.linspace(0, 199, count).astype(int)], 50_000, np.random.default_rng(0))
+        assert len(folds) == expected
+
+
+def test_with_all_labels_the_confidence_is_that_in_hidden_ones():
+    x, truth = slope()
+    _, of_rows = gathered(x, truth)
+    assert 0.5 < of_rows.confidence(np.empty(0, dtype=np.int64)) < 1
+    _, of_rows = gathered(x[:2], np.array([0, 1]))
+    assert of_rows.confidence(np.empty(0, dtype=np.int64)) is None
+
+
+def test_a_rare_class_is_in_every_view(monkeypatch):
+    monkeypatch.setattr(views, "_MOST_SAMPLES", 50)
+    x, labels = np.random.default_rng(0).normal(size=(500, 3)), np.zeros(500, dtype=np.int64)
+    labels[7] = 1
+    fitted = views.SupervisedViews.fit(x, labels, np.ones(500), num_classes=2, seed=0)
+    assert all(model.classes_.tolist() == [0, 1] for model in fitted.models.values())
+
+
+def test_a_clear_rare_class_is_as_rare_as_it_is():
+    rng = np.random.default_rng(0)
+    truth = (rng.random(2000) < 0.02).astype(np.int64)
+    x = rng.normal(size=(2000, 3)) + 8.0 * truth[:, None]
+    evidence, _ = gathered(x, some_labels(truth, 8))
+    assert evidence.prior[1] < 0.1

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from momatch.estimator.columns import Columns, categorical_columns
+from momatch.estimator.columns import Columns, categorical_columns, is_frame
 from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import check_class_weight, class_ratio, encode_labels, mark_rejected, split_labels
 from momatch.estimator.network_options import NetworkOptions
@@ -138,10 +138,10 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             self._columns = Columns.of(X, weight)
             X = self._columns(X)
         # A large array is thinned before anything else is made of it.
-        rows = rows_to_train_on(X, codes, weight)
+        rows, factor = rows_to_train_on(X, codes, weight)
         if self.verbose and len(rows) < len(X):
             print(f"training on {len(rows):,} of {len(X):,} rows", file=sys.stderr)
-        X, codes, weight = X[rows], codes[rows], weight[rows]
+        X, codes, weight = X[rows], codes[rows], weight[rows] * factor
         if not has_categories:
             self._columns = Columns.of(X, weight)
             X = self._columns(X)
@@ -150,6 +150,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             self.fitted_ = fit_set(weighted_set(X, codes, weight), settings, num_classes=len(self.classes_), seed=seed)
         self.evidence_, self.class_prior_ = self.fitted_.evidence()
         self._class_ratio = class_ratio(self.class_weight, self.classes_, self.class_prior_)
+        if self.verbose:
+            shares = ", ".join(f"{name} {share:.0%}" for name, share in self.evidence_.items())
+            print(f"answer: {shares}", file=sys.stderr)
         self.calibration_source_ = self.fitted_.calibration_source
         self.n_calibration_ = len(self.fitted_.scorer.calibration_scores)
         self._n_features_out = self.fitted_.scorer.head.embedding_dim
@@ -191,7 +194,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         """
         check_is_fitted(self)
         table = self._validated(X, reset=False)
-        return np.concatenate([self.fitted_.embed(self._columns(part)).numpy() for part in _parts(table)])
+        with one_thread():
+            return np.concatenate([self.fitted_.embed(self._columns(part)).numpy() for part in _parts(table)])
 
     def score_samples(self, X: Any) -> Float64[np.ndarray, " n"]:
         """log p(x) of what the encoder's layers see of each sample.
@@ -236,7 +240,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """The table with as many columns of the same names as in the fit, as numbers unless it has categories."""
-        if categorical_columns(X):
+        # A column is of categories if it was in the fit, whatever the rows of now hold.
+        if categorical_columns(X) if reset else self._columns.categories and is_frame(X):
             return validate_data(self, X, reset=reset, skip_check_array=True)
         # float32 is not converted, so that a large array is not copied.
         return validate_data(self, X, reset=reset, dtype=(np.float64, np.float32), ensure_all_finite="allow-nan")

@@ -10,16 +10,34 @@ from sklearn.utils import check_array
 from momatch.estimator.labels import is_missing
 from momatch.estimator.scaling import weighted_quantile
 
+#: More are refused: each is a column of its own, and an identifier would have as many as there are rows.
+MOST_CATEGORIES = 255
+
+
+def is_frame(X: Any) -> bool:
+    """Whether it has columns of different types, as data frames of pandas and polars have."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
 
 def categorical_columns(X: Any) -> list[int]:
-    """Positions of the columns of a data frame that hold categories or text; none in anything but a data frame."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+    """Positions of the columns of a data frame that hold categories or text; none in anything but a data frame.
+
+    Raises:
+        ValueError: if a column holds dates or times.
+    """
+    if not is_frame(X):
         return []
     found = []
     for position, name in enumerate(X.columns):
-        kind = str(X[name].dtype).lower()
+        column = _series(X, position)
+        kind = str(column.dtype).lower()
+        if kind.startswith(("date", "time", "duration", "period")):
+            raise ValueError(
+                f"X: got dates or times in column {name!r} ({column.dtype}), expected numbers or categories; convert it, for "
+                "example to days since a date"
+            )
         if kind.startswith(("category", "categorical", "enum", "str", "string", "utf8")) or (
-            kind == "object" and not _is_numeric(np.asarray(X[name]))
+            kind == "object" and not _is_numeric(np.asarray(column))
         ):
             found.append(position)
     return found
@@ -41,9 +59,18 @@ class Columns:
 
     @classmethod
     def of(cls, X: Any, weight: Float64[np.ndarray, " n"]) -> "Columns":
-        """Of training data; `X` has as many rows as there are weights."""
-        categorical = categorical_columns(X)
-        categories = {position: _known(_column(X, position)) for position in categorical}
+        """Of training data; `X` has as many rows as there are weights.
+
+        Raises:
+            ValueError: if a column has too many categories, or holds dates or times.
+        """
+        categories = {position: _known(_column(X, position)) for position in categorical_columns(X)}
+        for position, names in categories.items():
+            if len(names) > MOST_CATEGORIES:
+                raise ValueError(
+                    f"X: got {len(names):,} categories in column {X.columns[position]!r}, expected at most {MOST_CATEGORIES}; "
+                    "drop the column if it only identifies rows, or group its categories"
+                )
         numeric = [position for position in range(np.shape(X)[1]) if position not in categories]
         table = cls(categories, numeric, np.zeros(0))._numbers(X)
         # A column without any value is constant.
@@ -59,7 +86,7 @@ class Columns:
             ValueError: if it has no columns of categories but the training data had, a column that was numeric is not, or a
                 value is infinite.
         """
-        if self.categories and not hasattr(X, "columns"):
+        if self.categories and not is_frame(X):
             raise ValueError(
                 f"X: got numbers alone, expected a data frame with categories in {len(self.categories)} columns, as in the fit"
             )
@@ -83,9 +110,14 @@ class Columns:
         return np.concatenate(parts, 1)
 
 
+def _series(X: Any, position: int) -> Any:
+    """A column of a data frame; pandas allows several of one name."""
+    return X.iloc[:, position] if hasattr(X, "iloc") else X[X.columns[position]]
+
+
 def _column(X: Any, position: int) -> Shaped[np.ndarray, " n"]:
     """A column of a data frame; missing values of any kind as NaN, if it is numeric, or None."""
-    values = np.asarray(X[X.columns[position]], dtype=object)
+    values = np.array(_series(X, position), dtype=object)
     missing = np.array([is_missing(value) for value in values], dtype=bool)
     if _is_numeric(values[~missing]):
         values[missing] = np.nan
@@ -100,4 +132,4 @@ def _known(values: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " c"]:
 
 
 def _is_numeric(values: Shaped[np.ndarray, " n"]) -> bool:
-    return all(isinstance(value, int | float | np.number) or value is None for value in values.tolist())
+    return all(isinstance(value, int | float | np.number) or is_missing(value) for value in values.tolist())

@@ -21,7 +21,7 @@ from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
 from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import confident_samples, refit_head
-from momatch.evaluation.judging import fit_judge, likely_inliers
+from momatch.evaluation.judging import fit_judge
 from momatch.evaluation.pool_judging import judge_pool
 from momatch.evidence import Blend, Evidence, RowEvidence, gather_evidence
 from momatch.heads import log_posterior
@@ -110,8 +110,6 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     if names is not None:
         p_inlier = judge_pool(outputs, labels)
         judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names, p_inlier=p_inlier)
-        if source == "unlabeled":
-            of_held_out = of_held_out.select(likely_inliers(judge, of_held_out, p_inlier[labels < 0]))
     # Each distinct sample counts once, as in calibration.
     positions, classes = confident_samples(outputs, labels, cutoff=settings.loss.cutoff)
     refitted = refit_head(classifier.head, outputs.z[positions], classes)

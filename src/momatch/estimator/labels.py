@@ -164,9 +164,20 @@ def check_class_weight(class_weight: Any) -> None:
 def class_ratio(
     class_weight: Any, classes: Shaped[np.ndarray, " K"], prior: Float64[np.ndarray, " K"]
 ) -> Float64[np.ndarray, " K"]:
-    """How many times as frequent each class counts as it is."""
+    """How many times as frequent each class counts as it is, up to a common factor.
+
+    Raises:
+        ValueError: if a class of the dict does not exist.
+    """
     if class_weight is None:
         return np.ones(len(classes))
     if isinstance(class_weight, str):
         return 1.0 / prior
-    return np.array([float(class_weight.get(name, 1.0)) for name in classes.tolist()])
+    unknown = [name for name in class_weight if name not in classes.tolist()]
+    if unknown:
+        raise ValueError(
+            f"class_weight: got a weight for {unknown[0]!r}, which is no class, expected some of {classes.tolist()}"
+        )
+    ratio = np.array([float(class_weight.get(name, 1.0)) for name in classes.tolist()])
+    bounded: np.ndarray[Any, Any] = np.maximum(ratio / ratio.max(), np.finfo(float).eps)
+    return bounded

@@ -29,8 +29,10 @@ def blocks(rows: int) -> Iterator[slice]:
 
 def rows_to_train_on(
     table: Float[np.ndarray, "n F"], codes: Int64[np.ndarray, " n"], weight: Float64[np.ndarray, " n"]
-) -> Int64[np.ndarray, " m"]:
-    """Ascending numbers of the rows to train on: all that have a weight if the table is not large.
+) -> tuple[Int64[np.ndarray, " m"], Float64[np.ndarray, " m"]]:
+    """Ascending numbers of the rows to train on, and how many times as much each counts.
+
+    All that have a weight if the table is not large. Otherwise those of a class stand for all of it, and so do unlabelled ones.
 
     Args:
         table: finite or NaN.
@@ -38,7 +40,8 @@ def rows_to_train_on(
         weight: of each row.
     """
     if len(table) <= MOST_ROWS:
-        return np.flatnonzero(weight > 0)
+        rows = np.flatnonzero(weight > 0)
+        return rows, np.ones(len(rows))
     key = _row_keys(table)
     labeled, unlabeled = np.flatnonzero((codes >= 0) & (weight > 0)), np.flatnonzero((codes < 0) & (weight > 0))
     kept = [unlabeled[key[unlabeled] <= _limit(key[unlabeled], MOST_ROWS)]]
@@ -47,7 +50,9 @@ def rows_to_train_on(
         rows = labeled[codes[labeled] == k]
         most = max(_LEAST_OF_CLASS, round(share * len(np.unique(key[rows]))))
         kept.append(rows[key[rows] <= _limit(key[rows], most)])
-    return np.sort(np.concatenate(kept))
+    rows = np.sort(np.concatenate(kept))
+    given, left = (np.bincount(codes[some] + 1, weight[some]) for some in (np.flatnonzero(weight > 0), rows))
+    return rows, (given / np.maximum(left, np.finfo(float).tiny))[codes[rows] + 1]
 
 
 def _limit(key: UInt64[np.ndarray, " n"], most: int) -> np.uint64:

@@ -17,8 +17,9 @@ from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
 from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
 from momatch.evidence.views import SUPERVISED, SupervisedViews
 
-#: Folds of the labels, if there are at most so many labels and rows. Of more, one fold is hidden once.
-_FOLDS, _FEW, _FEW_ROWS = 5, 2_000, 20_000
+#: Folds of the labels. All are hidden in turn if there are at most so many labels and rows; of more, as many folds as it takes
+#: to hide enough labels.
+_FOLDS, _FEW, _FEW_ROWS, _ENOUGH = 5, 2_000, 20_000, 40
 #: Trees of the forests that are fitted to all folds but one.
 _FEW_TREES = 50
 GRAPH = "graph"
@@ -77,15 +78,17 @@ class RowEvidence:
         posterior: (n, K) by all views.
         guide: (n, K) what a network should learn of them: the graph alone, as far as it leads, and else the posterior.
         floor: weight of the guide at the end of the training: the less the graph leads, the less a network may leave it.
+        hidden_confidence: mean confidence of all views in labels that were hidden from them; None if none could be hidden.
     """
 
     posterior: Float64[np.ndarray, "n K"]
     guide: Float64[np.ndarray, "n K"]
     floor: float
+    hidden_confidence: float | None
 
-    def confidence(self, rows: Int64[np.ndarray, " m"]) -> float:
-        """Mean confidence of the posterior of some rows; 1 without any."""
-        return float(self.posterior[rows].max(1).mean()) if len(rows) else 1.0
+    def confidence(self, rows: Int64[np.ndarray, " m"]) -> float | None:
+        """Mean confidence of the posterior of some rows; without any, in hidden labels."""
+        return float(self.posterior[rows].max(1).mean()) if len(rows) else self.hidden_confidence
 
 
 def gather_evidence(
@@ -130,7 +133,9 @@ def gather_evidence(
         posterior = reweighted(pooled(views, all_weights), ratio)
         guide = (1.0 - lead) * posterior + lead * graph
     posterior[is_labeled] = guide[is_labeled] = np.eye(num_classes)[labels]
-    return Evidence(supervised, weights, all_weights, prior, ratio, trust), RowEvidence(posterior, guide, 1.0 - lead)
+    known = None if hidden is None else float(pooled(hidden.views, all_weights[: len(hidden.views)]).max(1).mean())
+    evidence = Evidence(supervised, weights, all_weights, prior, ratio, trust)
+    return evidence, RowEvidence(posterior, guide, 1.0 - lead, known)
 
 
 @dataclass(frozen=True)
@@ -224,5 +229,6 @@ def _folds(labels: Int64[np.ndarray, " m"], rows: int, rng: np.random.Generator)
         of_class = rng.permutation(np.flatnonzero(labels == k))
         fold[of_class] = (np.arange(len(of_class)) + begin) % _FOLDS
         begin += len(of_class)
-    hidden = range(_FOLDS if len(labels) <= _FEW and rows <= _FEW_ROWS else 1)
-    return [fold == part for part in hidden if (fold == part).any()]
+    is_small = len(labels) <= _FEW and rows <= _FEW_ROWS
+    folds = _FOLDS if is_small else min(_FOLDS, -(-_ENOUGH * _FOLDS // len(labels)))
+    return [fold == part for part in range(folds) if (fold == part).any()]

@@ -48,7 +48,8 @@ class SupervisedViews:
         if len(np.unique(labels)) < 2:
             return cls({}, num_classes)
         if len(x) > _MOST_SAMPLES:
-            some = np.sort(np.random.default_rng(seed).choice(len(x), _MOST_SAMPLES, replace=False))
+            some = np.random.default_rng(seed).choice(len(x), _MOST_SAMPLES, replace=False)
+            some = np.union1d(some, np.unique(labels, return_index=True)[1])  # no class gets lost
             x, labels, sample_weight = x[some], labels[some], sample_weight[some]
         models = _models(seed, trees)
         with warnings.catch_warnings():

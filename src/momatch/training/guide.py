@@ -23,12 +23,13 @@ class PoolGuide:
     Attributes:
         posterior: (N_u, K) class probabilities of the pool.
         floor: their weight at the end of the training, which begins at 1.
-        confidence: mean confidence that all evidence has in the classes of the pool's unlabelled images.
+        confidence: mean confidence that all evidence has in the classes of the pool's unlabelled images; without
+            any, in labels that were hidden from it, and None if none could be.
     """
 
     posterior: Float[Tensor, "N_u K"]
     floor: float
-    confidence: float
+    confidence: float | None
 
 
 def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: int) -> PoolGuide:

@@ -124,9 +124,9 @@ def fit_to_outputs(training: Training, config: TrainConfig) -> Fitted:
         return Fitted(refitted, judged, None, 1.0)
     outputs = run_classifier(average, rows, stage_names=None if judged is None else judged.judge.stage_names)
     calibration = _calibration(training, outputs, refitted, judged)
-    guide = training.guide
+    confidence = None if training.guide is None else training.guide.confidence
     # Not on the pool: what the network was trained on it is more sure of than of anything new.
-    temperature = 1.0 if guide is None else matched_temperature(outputs.log_joint.double().numpy(), guide.confidence)
+    temperature = 1.0 if confidence is None else matched_temperature(outputs.log_joint.double().numpy(), confidence)
     return Fitted(refitted, judged, calibration, temperature)
 
 
