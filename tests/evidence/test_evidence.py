@@ -41,6 +41,13 @@ def slope(n=600, seed=0):
     return x, (x.sum(1) > 0).astype(np.int64)
 
 
+def rare_class(n, features, *, share, distance):
+    """Two Gaussians, of which the second has a small share."""
+    rng = np.random.default_rng(0)
+    truth = (rng.random(n) < share).astype(np.int64)
+    return rng.normal(size=(n, features)) + distance * truth[:, None], truth
+
+
 def test_where_classes_are_clusters_the_graph_is_believed():
     x, truth = rings()
     evidence, of_rows = gathered(x, some_labels(truth, 8))
@@ -67,9 +74,7 @@ def test_labels_stay_as_they_are():
 
 
 def test_balanced_labels_of_an_unbalanced_pool():
-    rng = np.random.default_rng(0)
-    truth = (rng.random(1000) < 0.1).astype(np.int64)
-    x = rng.normal(size=(1000, 4)) + 3.0 * truth[:, None]
+    x, truth = rare_class(1000, 4, share=0.1, distance=3.0)
     evidence, _ = gathered(x, some_labels(truth, 10))
     assert evidence.prior[1] < 0.3
     assert (evidence(x).argmax(1) == truth).mean() > 0.95
@@ -176,8 +181,6 @@ def test_a_rare_class_is_in_every_view(monkeypatch):
 
 
 def test_a_clear_rare_class_is_as_rare_as_it_is():
-    rng = np.random.default_rng(0)
-    truth = (rng.random(2000) < 0.02).astype(np.int64)
-    x = rng.normal(size=(2000, 3)) + 8.0 * truth[:, None]
+    x, truth = rare_class(2000, 3, share=0.02, distance=8.0)
     evidence, _ = gathered(x, some_labels(truth, 8))
     assert evidence.prior[1] < 0.1

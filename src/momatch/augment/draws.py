@@ -7,7 +7,9 @@ the numbers are the same on every device and in every process, without state, co
 """
 
 import functools
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -16,6 +18,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _SHIFTS = (30, 27, 31)
 _WORD = (1 << 64) - 1
+
+#: One 64-bit word, or an array of uint64.
+Word = TypeVar("Word", int, np.ndarray)
 
 
 def draw(
@@ -51,12 +56,13 @@ def draw(
     return _shift_right(words, 32)
 
 
-def mix_key(*parts: int) -> int:
-    """Mix integers into one 64-bit key."""
-    key = 0
+def mix_key(*parts: Word) -> Word:
+    """Mix integers into one 64-bit key; or arrays of uint64, element by element."""
+    key: Any = 0
     for part in parts:
         key = _mix_word(((key ^ (part & _WORD)) + _GOLDEN) & _WORD)
-    return key
+    mixed: Word = key
+    return mixed
 
 
 def below(draws: Int64[Tensor, "*shape"], count: int | Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
@@ -70,10 +76,11 @@ def constant(values: tuple[int, ...] | tuple[tuple[int, ...], ...], device: torc
     return torch.tensor(values, device=device)
 
 
-def _mix_word(word: int) -> int:
+def _mix_word(word: Word) -> Word:
     for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
         word = ((word ^ (word >> shift)) * factor) & _WORD
-    return word ^ (word >> _SHIFTS[-1])
+    mixed: Word = word ^ (word >> _SHIFTS[-1])
+    return mixed
 
 
 def _mix(words: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float, Float64, Int64, UInt64
 
+from momatch.augment.draws import mix_key
+
 #: Most distinct unlabelled rows, and most distinct labelled ones, to train on.
 MOST_ROWS = 100_000
 #: Of each class so many labelled rows are kept, if there are as many.
 _LEAST_OF_CLASS = 1_000
 _BLOCK = 1 << 16
-#: Of the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
-_INCREMENT, _FIRST, _SECOND = (
-    np.uint64(value) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
 
 
 def blocks(rows: int) -> Iterator[slice]:
@@ -67,16 +65,5 @@ def _row_keys(table: Float[np.ndarray, "n F"]) -> UInt64[np.ndarray, " n"]:
     for block in blocks(len(table)):
         values = np.array(table[block], dtype=np.float64, order="F") + 0.0  # -0.0 + 0.0 is 0.0
         values[np.isnan(values)] = np.nan  # of one sign and payload
-        key = keys[block]
-        for column in values.T:
-            key = _mixed(key ^ column.view(np.uint64))
-        keys[block] = key
+        keys[block] = mix_key(*(column.view(np.uint64) for column in values.T))
     return keys
-
-
-def _mixed(key: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    key = key + _INCREMENT  # overflows wrap around, as intended
-    key = (key ^ (key >> np.uint64(30))) * _FIRST
-    key = (key ^ (key >> np.uint64(27))) * _SECOND
-    mixed: np.ndarray = key ^ (key >> np.uint64(31))
-    return mixed

@@ -48,11 +48,6 @@ class Evidence:
     prior_ratio: Float64[np.ndarray, " K"]
     trust: float
 
-    @property
-    def graph_share(self) -> float:
-        """Share of the graph in what is believed, 0 to 1."""
-        return self.shares()[GRAPH]
-
     def __call__(self, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "n K"]:
         """Posterior of new rows by the supervised views."""
         return reweighted(pooled(self.supervised(x), self.weights), self.prior_ratio)

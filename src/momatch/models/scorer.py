@@ -144,8 +144,9 @@ class Scorer(nn.Module):
         p_value = (
             conformal_p_value(self.calibration_scores, score) if has_calibration else torch.full_like(score, torch.nan)
         )
-        calibrated_posterior = log_posterior(log_joint / self.temperature).exp()
-        return Scores(log_joint.argmax(-1), calibrated_posterior, density, distance, score, p_value)
+        if self.temperature != 1.0:
+            posterior = log_posterior(log_joint / self.temperature).exp()
+        return Scores(log_joint.argmax(-1), posterior, density, distance, score, p_value)
 
     def _judged(self, stages: Tensor | None, posterior: Tensor) -> Verdict:
         assert self.judge is not None
