@@ -86,7 +86,7 @@ def test_it_is_that_of_a_plain_loop(features, pool, outliers):
     # So near that the probabilities are not all 0 and 1.
     outputs.stages[truth == -2] += 2.0 - 40.0
     expected = naive(outputs.stages, known)
-    torch.testing.assert_close(judge_pool(outputs, known)[known < 0], expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(judge_pool(outputs, known)[known < 0], expected, rtol=1e-3, atol=1e-4)
     assert ((expected > 0.01) & (expected < 0.99)).any()
 
 

@@ -86,9 +86,11 @@ def test_a_guided_run_repeats_bit_for_bit(folder):
     assert plain.metrics()[0]["loss"] != whole.metrics()[0]["loss"]
 
 
-def test_supervised_training_needs_none(folder):
+def test_supervised_training_takes_its_confidence_alone(folder):
     settings = small_config(folder, graph_neighbors=3, policy="supervised").resolved()
-    assert build_training(settings, torch.device("cpu"), trust_code=True).step.guide is None
+    training = build_training(settings, torch.device("cpu"), trust_code=True)
+    assert training.step.guide is None
+    assert 0 < training.guide.confidence <= 1
 
 
 def test_images_have_no_neighbours(tmp_path):

@@ -173,6 +173,7 @@ class Progress:
         start_step: steps done by earlier processes.
         stream: where to write; None for stderr.
         live: rewrite one line (True) or write a new line per update (False); None for live on a terminal.
+        unit: of what goes through the network.
     """
 
     def __init__(
@@ -181,8 +182,10 @@ class Progress:
         start_step: int = 0,
         stream: TextIO | TextIOBase | None = None,
         live: bool | None = None,
+        unit: str = "img",
     ) -> None:
         self._total = total_steps
+        self._unit = unit
         self._line = _Line(stream, live)
         self._pace = _Pace(total_steps, start_step)
         self._test_accuracy: float | None = None
@@ -201,7 +204,7 @@ class Progress:
         pieces = [f"step {step}/{self._total}"]
         if self._test_accuracy is not None:
             pieces.append(f"test {self._test_accuracy:.1%}")
-        self._line.show([*pieces, *self._pace.pieces("img"), *_metric_pieces(metrics)])
+        self._line.show([*pieces, *self._pace.pieces(self._unit), *_metric_pieces(metrics)])
         if step >= self._total:
             # Later messages go below the line.
             self._line.close()

@@ -81,7 +81,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self,
         *,
         class_weight: Any = None,
-        steps: int = 300,
+        steps: int = 200,
         network: NetworkOptions | None = None,
         calibration_fraction: float = 0.1,
         outlier_score: str = "auto",
@@ -99,6 +99,17 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self.rejected_label = rejected_label
         self.random_state = random_state
         self.verbose = verbose
+
+    def set_params(self, **params: Any) -> "MoMatchClassifier":
+        """Set parameters by name; `network__NAME` is an option of the network, also if there were none before."""
+        if (
+            self.network is None
+            and params.get("network") is None
+            and any(key.startswith("network__") for key in params)
+        ):
+            params["network"] = NetworkOptions()
+        super().set_params(**params)
+        return self
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MoMatchClassifier":
         """Train on labelled and unlabelled samples.

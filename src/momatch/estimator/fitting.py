@@ -250,7 +250,7 @@ def _run_steps(step: TrainStep, batches: Iterator[Batch], settings: Settings) ->
     optimizer, steps = settings.optimizer, settings.optimizer.steps
     samples = _SHOWN_EVERY * (optimizer.labeled_batch_size + 2 * optimizer.unlabeled_batch_size)
     with ExitStack() as stack:
-        progress = stack.enter_context(closing(Progress(steps))) if settings.verbose else None
+        progress = stack.enter_context(closing(Progress(steps, unit="row"))) if settings.verbose else None
         for number, batch in zip(range(steps), batches, strict=False):
             step(batch, lr=learning_rate(optimizer, number), progress=number / steps)
             done = number + 1

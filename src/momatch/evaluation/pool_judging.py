@@ -76,7 +76,8 @@ class _Labeled:
 
     def judge(self) -> Judge:
         fresh = Judge(self.stages.shape[1], self.num_classes).to(self.stages.dtype)
-        return fresh.fit([(self.stages, self.classes)])
+        fresh.fit_classes([(self.stages, self.classes)])
+        return fresh
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ def rank_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Ranking:
     """Rank the unlabelled samples, those with label -1, by how far they are from the labelled ones."""
     assert outputs.stages is not None
     is_pool = labels.cpu() < 0
-    # Every k-th statistic: many take long, and few labelled samples do not need them.
-    stages = outputs.stages[:, :: -(-outputs.stages.shape[1] // _MOST_STATISTICS)].cpu()
+    # Every k-th statistic: many take long, and few labelled samples do not need them. Nor double precision, ten times as long.
+    stages = outputs.stages[:, :: -(-outputs.stages.shape[1] // _MOST_STATISTICS)].cpu().float()
     labeled = _Labeled(stages[~is_pool], labels.cpu()[~is_pool], outputs.log_joint.shape[1])
     pool = stages[is_pool]
     by_labeled, by_core, left_out = [], [], []

@@ -21,7 +21,7 @@ from momatch.evidence.views import SUPERVISED, SupervisedViews
 #: to hide enough labels.
 _FOLDS, _FEW, _FEW_ROWS, _ENOUGH = 5, 2_000, 20_000, 40
 #: Trees of the forests that are fitted to all folds but one.
-_FEW_TREES = 50
+_FEW_TREES = 25
 GRAPH = "graph"
 
 #: Labels with -1, frequencies of the classes -> class probabilities of every row, by several graphs.

@@ -146,8 +146,9 @@ def _expectation_maximization(
         variances[1].clamp_(max=_WIDEST**2 * float(variances[0]))
         log_density = _log_gaussian(deviation, variances.unsqueeze(1))  # (2, n + m)
         log_joint = log_density[:, : len(scores)] + share.log().unsqueeze(1)
-        upper = log_joint.softmax(0)[1]
-        after = float(log_joint.logsumexp(0).mean())
+        log_total = torch.logaddexp(log_joint[0], log_joint[1])
+        upper = (log_joint[1] - log_total).exp()
+        after = float(log_total.mean())
         objective = after + float((fixed[0] * log_density[0, len(scores) :]).sum()) / len(scores)
         if objective - before < _TOLERANCE:
             break

@@ -121,6 +121,25 @@ class Judge(nn.Module):
                 f"batches: got a {type(batches).__name__}, which can be read once, expected to read it three times: pass a "
                 "list or a data loader"
             )
+        count = self.fit_classes(batches)
+        self.count.fill_(0)  # until the fit is complete
+        self._measure_distances(batches, count)
+        self.count.fill_(int(count.sum()))
+        return self
+
+    @torch.no_grad()
+    def fit_classes(self, batches: Batches) -> Float[Tensor, " K"]:
+        """Fit what distances and densities need, as `fit` does, but not what `score` needs.
+
+        Args:
+            batches: as for `fit`, iterated twice.
+
+        Returns:
+            The number of samples of each class.
+
+        Raises:
+            ValueError: as `fit`.
+        """
         count, means, scale = self._means(batches)
         n = int(count.sum())
         covariance, fourth = self._covariance(batches, means, scale, n)
@@ -141,14 +160,12 @@ class Judge(nn.Module):
             "centers": centers,
             "log_prior": (count / n).log(),
             "log_volume": factor.diagonal().log().sum() + scale.log().sum(),
-            "count": torch.tensor(0),  # until the fit is complete
+            "count": torch.tensor(n),
             "shrinkage": torch.tensor(shrinkage, dtype=torch.float64),
         }
         for name, value in values.items():
             getattr(self, name).copy_(value)
-        self._measure_distances(batches, count)
-        self.count.fill_(n)
-        return self
+        return count
 
     def _means(self, batches: Batches) -> tuple[Tensor, Tensor, Tensor]:
         """Samples of each class (K,), their means (K, F), and the deviation of each feature within classes (F,)."""

@@ -40,7 +40,7 @@ def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: i
     Args:
         data: features of the labelled set and the pool.
         weak_views: number of weak views; they follow the plain one.
-        neighbors: neighbours of each image in the graph.
+        neighbors: neighbours of each image in the graph; 0 to do without.
         seed: of the folds and forests.
     """
     # A labelled image that is also in the pool is its own nearest neighbour there.
@@ -48,14 +48,14 @@ def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: i
     table, labeled = components.double().numpy(), len(data.labels)
     codes = np.concatenate([data.labels.numpy(), np.full(len(table) - labeled, -1)])
     weight = np.ones(len(codes))
-    graph = LabelGraph(*nearest_neighbors(table, neighbors), weight)
+    graph = LabelGraph(*nearest_neighbors(table, neighbors), weight) if neighbors else None
     deviation = max(float(table.std(0).max()), np.finfo(float).tiny)
     _, of_rows = gather_evidence(
         table / deviation,
         codes,
         weight,
         num_classes=len(data.class_names),
-        spread=graph.spread,
+        spread=None if graph is None else graph.spread,
         seed=seed,
     )
     unlabeled = labeled + np.flatnonzero(~data.is_shown.numpy())

@@ -232,10 +232,11 @@ class FeatureInput(Input):
         return CachedView(0, weak, default_view=0), CachedView(weak, self.spec.strong_views, default_view=1)
 
     def guide(self, config: TrainConfig, data: SemiSupervised) -> PoolGuide | None:
-        """Evidence of linear models, forests and the graph of nearest neighbours."""
-        if not config.graph_neighbors or config.policy == "supervised":
+        """Evidence of linear models, forests and, if there are pseudo-labels, the graph of nearest neighbours."""
+        if not config.graph_neighbors:
             return None
-        return pool_guide(data, weak_views=self.spec.weak_views, neighbors=config.graph_neighbors, seed=config.seed)
+        neighbors = 0 if config.policy == "supervised" else config.graph_neighbors
+        return pool_guide(data, weak_views=self.spec.weak_views, neighbors=neighbors, seed=config.seed)
 
     def saved(self, trained: Classifier) -> Classifier:
         """The trained part behind its backbone, on the CPU."""

@@ -1,5 +1,6 @@
 """The optimiser: parameter groups, learning-rate schedule, and state initialised before the first step."""
 
+import inspect
 import math
 from typing import Any
 
@@ -12,17 +13,35 @@ from momatch.heads import Head
 Optimizer = torch.optim.SGD | torch.optim.AdamW
 
 
+class _Eager:
+    """An optimiser that is not compiled: torch wraps its methods to import the compiler first, which takes over a second.
+
+    `step` has to be called without gradient.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class _SGD(_Eager, torch.optim.SGD):
+    step = inspect.unwrap(torch.optim.SGD.step)
+
+
+class _AdamW(_Eager, torch.optim.AdamW):
+    step = inspect.unwrap(torch.optim.AdamW.step)
+
+
 def build_optimizer(classifier: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """Build the optimiser, with its state initialised so that it can be saved and rolled back from the first step on."""
     groups = parameter_groups(classifier, settings)
     optimizer: Optimizer
     if settings.optimizer == "sgd":
         nesterov = settings.momentum > 0
-        optimizer = torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=nesterov, foreach=True)
+        optimizer = _SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=nesterov, foreach=True)
     else:
         # capturable keeps the step counter on the device, which avoids a host sync.
         capturable = next(classifier.parameters()).device.type == "cuda"
-        optimizer = torch.optim.AdamW(groups, lr=settings.lr, foreach=True, capturable=capturable)
+        optimizer = _AdamW(groups, lr=settings.lr, foreach=True, capturable=capturable)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter] = _initial_state(optimizer, group, parameter)

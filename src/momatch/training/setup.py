@@ -37,7 +37,7 @@ class Training:
         stream: batches of `data`.
         step: trains on one batch; holds classifier, average, objective and optimiser.
         spec: of the saved classifier.
-        guide: of the pseudo-labels; None without one.
+        guide: of the pseudo-labels, if there are any, and of the temperature; None without one.
     """
 
     input: Input
@@ -115,14 +115,15 @@ def build_training(
     classifier.to(device)
     source.arrange(classifier, config)
     guide = source.guide(config, data)
+    followed = None if config.policy == "supervised" else guide
     step = build_step(
         config,
         classifier,
         known_truth(data).to(device),
         processes,
         views=source.views(config),
-        guide=None if guide is None else guide.posterior.to(device),
-        guide_floor=0.0 if guide is None else guide.floor,
+        guide=None if followed is None else followed.posterior.to(device),
+        guide_floor=0.0 if followed is None else followed.floor,
     )
     stream = BatchStream(
         data.labeled,
