@@ -22,6 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.semi_supervised import LabelSpreading
 
+from _calibration import chance_error
 from _record import HERE, spread, write_result
 from momatch import TrainConfig, fit, load_dataset
 from momatch.data.dataset import Dataset, Split
@@ -32,6 +33,8 @@ OUT = HERE.parent / "out" / "features"
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 DRAWS = ("balanced", "as they occur")
 OURS = "momatch train"
+#: Of ours alone: the last is the calibration error that exact posteriors would have with as many test images.
+OF_OURS = ("confidence", "calibration error", "by chance")
 
 
 def drawn(y, draw, per_class, seed):
@@ -85,6 +88,7 @@ def measure(dataset, draw, per_class, seed):
     found[OURS] = 100 * float((log_posterior.argmax(1) == y_test).double().mean())
     found["confidence"] = 100 * float(log_posterior.exp().amax(1).mean())
     found["calibration error"] = 100 * calibration(log_posterior, y_test).error
+    found["by chance"] = chance_error(log_posterior)
     return found
 
 
@@ -92,7 +96,7 @@ def summarise(found):
     """A row a cell: ours, every rival, and the distance to the best of them."""
     rows, gains = [], []
     for (name, draw, per_class), runs in found.items():
-        names = [key for key in runs[0] if key not in (OURS, "confidence", "calibration error")]
+        names = [key for key in runs[0] if key not in (OURS, *OF_OURS)]
         means = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
         best = max(names, key=means.get)
         gain = means[OURS] - means[best]
@@ -106,14 +110,17 @@ def summarise(found):
                 "against the best": f"{gain:+.1f}",
                 "confidence": f"{means['confidence']:.1f}",
                 "calibration error": f"{means['calibration error']:.1f}",
+                "by chance": f"{means['by chance']:.1f}",
             }
         )
     few = [gain for per_class, gain in gains if per_class <= 10]
-    errors = [run["calibration error"] for runs in found.values() for run in runs]
+    errors, chance = (
+        np.mean([run[key] for runs in found.values() for run in runs]) for key in ("calibration error", "by chance")
+    )
     verdict = (
         "Smallest distance to the best rival of a cell (best by its mean over the seeds) "
         f"{min(gain for _, gain in gains):+.1f} points; mean distance at 4 and 10 labels a class {np.mean(few):+.1f}; "
-        f"calibration error {np.mean(errors):.1f} % on average. "
+        f"calibration error {errors:.1f} % on average; by chance, with exact posteriors, it would be {chance:.1f} %. "
     )
     return rows, verdict
 
@@ -148,7 +155,7 @@ def main():
     notes = (
         f"{verdict}efficientnet-lite0; {'; '.join(about)}. Seeds {arguments.seeds}; test accuracy in percent, ours with "
         "standard deviation. Nearest neighbours and LabelSpreading see features of unit length. Calibration error in 15 "
-        "bins; a test set of 500 images adds about 3 points to it."
+        "bins."
     )
     write_result("features", rows, notes, details={" | ".join(map(str, key)): runs for key, runs in found.items()})
 

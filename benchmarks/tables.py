@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from sklearn.svm import SVC
 
+from _calibration import chance_error
 from _record import HERE, write_result
 from momatch import MoMatchClassifier
 from momatch.evaluation.metrics import calibration
@@ -87,6 +88,7 @@ def measure(x, labels, x_test, y_test, seed):
     found[OURS] |= {
         "log loss": log_loss(codes, posterior[seen], labels=np.arange(len(model.classes_))),
         "calibration error": 100 * calibration(log_posterior, torch.from_numpy(codes), bins=10).error,
+        "chance": chance_error(log_posterior, bins=10),
         "confidence": 100 * float(posterior.max(1).mean()),
     }
     return found
@@ -172,12 +174,15 @@ def main():
         if arguments.labels == [0]
         else f"{' and '.join(map(str, arguments.labels))} labels a class on average, drawn as they occur and balanced"
     )
-    average = {key: np.mean([run[key] for run in ours]) for key in ("log loss", "calibration error", "confidence")}
+    average = {
+        key: np.mean([run[key] for run in ours]) for key in ("log loss", "calibration error", "chance", "confidence")
+    }
     notes = (
         f"{len({name for name, _, _ in found})} tables, {shown}, seeds {arguments.seeds}; a third of the rows for testing; "
         'percent. Balanced: class_weight="balanced". Intervals of 95 % over draws and seeds. momatch on average: log loss '
-        f"{average['log loss']:.3f}, calibration error {average['calibration error']:.1f} %, confidence "
-        f"{average['confidence']:.1f} %. Settings were found on seeds 0 and 1 of the same tables."
+        f"{average['log loss']:.3f}, calibration error {average['calibration error']:.1f} % (by chance, with exact posteriors, "
+        f"{average['chance']:.1f} %), confidence {average['confidence']:.1f} %. Settings were found on seeds 0 and 1 of "
+        "the same tables."
     )
     details = {" | ".join(map(str, key)): runs for key, runs in found.items()}
     write_result("tables-all-labels" if arguments.labels == [0] else "tables", summarise(found), notes, details=details)
