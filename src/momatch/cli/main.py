@@ -110,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = words[0] if words else None
     if name not in COMMANDS:
         return _help(words)
+    _let_threads_sleep()
     try:
         with command_signals(name, ends_process=argv is None):
             return _run(name, words[1:])
@@ -118,6 +119,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if speaks():
             print(f"momatch {name}: {str(error) or 'interrupted'}", file=sys.stderr)
         return int(getattr(error, "exit_code", 130))
+
+
+def _let_threads_sleep() -> None:
+    """Have torch's threads wait a millisecond at most before they sleep; they read it once, when torch is imported.
+
+    By default they spin much longer. Beside another busy process a small network then takes ten times as long, because the
+    thread that it waits for is not the one that runs.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
