@@ -108,6 +108,15 @@ def fit_once(what, rows, features):
     }
 
 
+def train_once():
+    """Seconds of a short `momatch train` on small images."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "momatch", "train", "--preset", "digits", "--steps", "200", "--no-progress"]
+        start = time.perf_counter()
+        subprocess.run([*command, "--run-dir", str(Path(folder) / "run")], capture_output=True, check=True)
+        return {"seconds": time.perf_counter() - start}
+
+
 def in_process(what, rows, features):
     command = [sys.executable, __file__, "--one", what, str(rows), str(features)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -150,7 +159,7 @@ def main():
         busy()
     if arguments.one:
         what, rows, features = arguments.one
-        print(json.dumps(fit_once(what, int(rows), int(features))))
+        print(json.dumps(train_once() if what == "train" else fit_once(what, int(rows), int(features))))
         return
     load = os.getloadavg()[0]
     rows = []
@@ -172,6 +181,7 @@ def main():
         ("momatch", "momatch", 1_800, 64),
         ("momatch", "momatch", 2_000, 100),
         ("grid", "momatch, GridSearchCV of 4 fits, n_jobs=2", 2_000, 100),
+        ("train", "momatch train, 200 steps on digits", 1_437, 64),
     ):
         alone, beside = beside_a_busy_process(what, n, features, arguments.repeats)
         rows.append(

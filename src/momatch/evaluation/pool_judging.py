@@ -22,7 +22,7 @@ _CORE, _TURNS = 0.3, 2
 #: A sample with a lower P(inlier) is more likely an outlier than not.
 LIKELY_OUTLIER = 0.5
 #: Samples that are judged at once.
-_BATCH = 4096
+_BATCH = 512
 #: These judges see at most so many statistics and samples of the pool.
 _MOST_STATISTICS, _MOST_SAMPLES = 400, 5000
 

@@ -67,7 +67,9 @@ class TwoGaussians:
         low, high = self.means
         # Between the means it decreases. Outside, the wider component would win, however far a score is from its mean.
         inside = scores.nan_to_num(nan=math.inf).clamp(low, high)
-        low_log, high_log = (_log_gaussian(inside - m, v) for m, v in zip(self.means, self.variances, strict=True))
+        low_log, high_log = (
+            _log_gaussian((inside - m).square(), v) for m, v in zip(self.means, self.variances, strict=True)
+        )
         posterior = torch.sigmoid(low_log - high_log + math.log(1.0 - share) - math.log(share))
         posterior = torch.where(scores <= low, 1.0, posterior)
         return torch.where(scores.isnan() | (scores == math.inf), 0.0, posterior)
@@ -127,47 +129,47 @@ def _expectation_maximization(
 ) -> TwoGaussians | None:
     """From the lower and the upper part of the pool; None if the component of the known samples became the upper one."""
     variance = float(scores.var())
+    n = len(scores)
     # Known samples are of the lower component, and each weighs as much as several of the pool.
-    each = _LABELED_WEIGHT * len(scores) / max(len(known), 1)
-    values = torch.cat([scores, known])
-    fixed = torch.stack([torch.full_like(known, each), torch.zeros_like(known)])  # (2, m)
+    each = _LABELED_WEIGHT * n / max(len(known), 1)
     # Not ">": far outliers are all clipped to the highest score, and may be more than half.
     upper = (scores >= scores.quantile(begin)).double()
     before, after, objective = -math.inf, -math.inf, -math.inf
-    means = variances = share = torch.zeros(2).double()
+    low = high = share = low_variance = high_variance = 0.0
     for _ in range(_STEPS):
-        of_pool = torch.stack([1.0 - upper, upper])  # (2, n)
-        share = (of_pool.sum(1) + _TOLERANCE) / (len(scores) + 2 * _TOLERANCE)
-        weight = torch.cat([of_pool, fixed], 1)
-        mass = weight.sum(1) + _TOLERANCE
-        means = weight @ values / mass
-        deviation = values - means.unsqueeze(1)
-        variances = ((weight * deviation.square()).sum(1) / mass).clamp_min(_LEAST_VARIANCE * variance)
-        variances[1].clamp_(max=_WIDEST**2 * float(variances[0]))
-        log_density = _log_gaussian(deviation, variances.unsqueeze(1))  # (2, n + m)
-        log_joint = log_density[:, : len(scores)] + share.log().unsqueeze(1)
-        log_total = torch.logaddexp(log_joint[0], log_joint[1])
-        upper = (log_joint[1] - log_total).exp()
+        lower, in_upper = 1.0 - upper, float(upper.sum())
+        share = (in_upper + _TOLERANCE) / (n + 2 * _TOLERANCE)
+        mass, high_mass = n - in_upper + each * len(known) + _TOLERANCE, in_upper + _TOLERANCE
+        low, high = float(lower @ scores + each * known.sum()) / mass, float(upper @ scores) / high_mass
+        squared, of_known, high_squared = (scores - low).square(), (known - low).square(), (scores - high).square()
+        low_variance = float(lower @ squared + each * of_known.sum()) / mass
+        low_variance = max(low_variance, _LEAST_VARIANCE * variance)
+        high_variance = max(float(upper @ high_squared) / high_mass, _LEAST_VARIANCE * variance)
+        high_variance = min(high_variance, _WIDEST**2 * low_variance)
+        log_low = _log_gaussian(squared, low_variance) + math.log1p(-share)
+        log_high = _log_gaussian(high_squared, high_variance) + math.log(share)
+        log_total = torch.logaddexp(log_low, log_high)
+        upper = (log_high - log_total).exp()
         after = float(log_total.mean())
-        objective = after + float((fixed[0] * log_density[0, len(scores) :]).sum()) / len(scores)
+        objective = after + each * float(_log_gaussian(of_known, low_variance).sum()) / n
         if objective - before < _TOLERANCE:
             break
         before = objective
-    if means[0] >= means[1]:
+    if low >= high:
         return None
-    one = float(_log_gaussian(scores - scores.mean(), variance).mean())
+    one = float(_log_gaussian((scores - scores.mean()).square(), variance).mean())
     return TwoGaussians(
-        means=(float(means[0]), float(means[1])),
-        variances=(float(variances[0]), float(variances[1])),
-        upper_share=float(share[1]),
+        means=(low, high),
+        variances=(low_variance, high_variance),
+        upper_share=share,
         log_likelihood=objective,
-        gain=after - one - _EXTRA_PARAMETERS / len(scores),
+        gain=after - one - _EXTRA_PARAMETERS / n,
     )
 
 
-def _log_gaussian(deviation: Tensor, variance: Tensor | float) -> Tensor:
-    variance = torch.as_tensor(variance, dtype=deviation.dtype)
-    return -0.5 * (deviation.square() / variance + variance.log() + math.log(2.0 * math.pi))
+def _log_gaussian(squared: Float[Tensor, " n"], variance: float) -> Float[Tensor, " n"]:
+    """Log density, from the squared distance to the mean."""
+    return squared * (-0.5 / variance) - 0.5 * math.log(2.0 * math.pi * variance)
 
 
 def _ramp(value: float, between: tuple[float, float]) -> float:
