@@ -14,6 +14,8 @@ NEAR = 0.25
 #: Deviations above the median at which the log distance to the neighbours makes an image as likely an outlier as not. In
 #: features of ordinary photographs none reach it.
 _FAR, _SOFTNESS = 5.0, 0.25
+#: Least deviation of the log distances: smaller differences say nothing.
+_LEAST_DEVIATION = 0.02
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,7 @@ class Neighborhood:
         typicality = self.typicality()
         logarithm = np.log(np.maximum(-typicality, np.finfo(float).tiny))
         median = np.median(logarithm)
-        deviation = 1.4826 * np.median(np.abs(logarithm - median))
-        if deviation == 0:
-            return np.ones(len(self.table))
+        deviation = max(_LEAST_DEVIATION, float(1.4826 * np.median(np.abs(logarithm - median))))
         inlier: np.ndarray = expit((_FAR - (logarithm - median) / deviation) / _SOFTNESS)
         return inlier
 

@@ -14,7 +14,7 @@ from momatch.data.load import load_dataset
 from momatch.data.rows import FeatureRows, Rows
 from momatch.evaluation.pool_judging import judge_pool
 from momatch.models.outputs import Outputs, run_classifier
-from momatch.suggestions.suggest import Suggestions, suggest
+from momatch.suggestions.choice import Suggestions, suggest
 from momatch.training.data import load_run_data, part_classes, split_rows
 from momatch.training.guide import directions
 from momatch.training.inputs import input_of
