@@ -10,7 +10,7 @@ import pytest
 import momatch
 
 PUBLIC_NAMES = {
-    "TrainConfig", "fit", "Run", "evaluate_run", "report_run", "SavedModel", "export_model",
+    "TrainConfig", "fit", "Run", "evaluate_run", "report_run", "SavedModel", "export_model", "suggest", "Suggestions",
     "MoMatchClassifier", "NetworkOptions",
     "AAGMM", "KMeans", "Linear", "log_posterior", "log_density",
     "MomentConstraint", "MMDConstraint", "KLConstraint",

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from momatch.pseudo_labels import FreeMatchPolicy as FreeMatchPolicy
     from momatch.pseudo_labels import SoftMatchPolicy as SoftMatchPolicy
     from momatch.report import report_run as report_run
+    from momatch.suggestions import Suggestions as Suggestions
+    from momatch.suggestions import suggest as suggest
     from momatch.training.fit import fit as fit
     from momatch.training.run import Run as Run
 
@@ -92,6 +94,8 @@ _HOME = {
     "FreeMatchPolicy": "pseudo_labels",
     "SoftMatchPolicy": "pseudo_labels",
     "report_run": "report",
+    "Suggestions": "suggestions",
+    "suggest": "suggestions",
     "evaluate_run": "inference.evaluate",
     "fit": "training.fit",
     "Run": "training.run",

@@ -44,10 +44,10 @@ def test_labels_reach_their_own_cluster(labeled_in_pool):
 def test_components_keep_the_distances(monkeypatch):
     table = torch.randn(50, 20, dtype=torch.float64) @ torch.randn(20, 200, dtype=torch.float64)
     monkeypatch.setattr(guide, "COMPONENTS", 20)
-    torch.testing.assert_close(torch.pdist(guide._components(table)), torch.pdist(table))
-    assert guide._components(table).shape == (50, 20)
+    torch.testing.assert_close(torch.pdist(guide.leading_components(table)), torch.pdist(table))
+    assert guide.leading_components(table).shape == (50, 20)
     narrow = table[:, :20]
-    assert torch.equal(guide._components(narrow), narrow)
+    assert torch.equal(guide.leading_components(narrow), narrow)
 
 
 @pytest.fixture(scope="module")

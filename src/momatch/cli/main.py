@@ -26,6 +26,13 @@ def _embed(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _suggest(argv: Sequence[str]) -> int:
+    """Suggest which images to label next."""
+    from momatch.cli.suggest import main as run
+
+    return run(argv)
+
+
 def _train(argv: Sequence[str]) -> int:
     """Train a classifier with few labels."""
     from momatch.cli.train import main as run
@@ -72,6 +79,7 @@ def _export(argv: Sequence[str]) -> int:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
     "embed": _embed,
+    "suggest": _suggest,
     "train": _train,
     "evaluate": _evaluate,
     "predict": _predict,

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from momatch.data.graph import LabelGraph, nearest_neighbors
 from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised
-from momatch.evidence import gather_evidence
+from momatch.evidence import RowEvidence, gather_evidence
 
 #: Neighbours are searched in this many principal components: all 1,280 features take 8 times longer for little gain.
 COMPONENTS = 128
@@ -44,31 +44,48 @@ def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: i
         seed: of the folds and forests.
     """
     # A labelled image that is also in the pool is its own nearest neighbour there.
-    components = _components(torch.cat([_directions(rows, weak_views) for rows in (data.labeled, data.unlabeled)]))
+    components = leading_components(
+        torch.cat([directions(rows, weak_views) for rows in (data.labeled, data.unlabeled)])
+    )
     table, labeled = components.double().numpy(), len(data.labels)
     codes = np.concatenate([data.labels.numpy(), np.full(len(table) - labeled, -1)])
-    weight = np.ones(len(codes))
-    graph = LabelGraph(*nearest_neighbors(table, neighbors), weight) if neighbors else None
-    deviation = max(float(table.std(0).max()), np.finfo(float).tiny)
-    _, of_rows = gather_evidence(
-        table / deviation,
-        codes,
-        weight,
-        num_classes=len(data.class_names),
-        spread=None if graph is None else graph.spread,
-        seed=seed,
-    )
+    found = nearest_neighbors(table, neighbors) if neighbors else None
+    of_rows = row_evidence(table, codes, found, num_classes=len(data.class_names), seed=seed)
     unlabeled = labeled + np.flatnonzero(~data.is_shown.numpy())
     guide = torch.from_numpy(of_rows.guide[labeled:].astype(np.float32))
     return PoolGuide(guide, of_rows.floor, of_rows.confidence(unlabeled))
 
 
-def _directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:
+def row_evidence(
+    table: Float64[np.ndarray, "n C"],
+    codes: Int64[np.ndarray, " n"],
+    neighbors: tuple[Float64[np.ndarray, "n k"], Int64[np.ndarray, "n k"]] | None,
+    *,
+    num_classes: int,
+    seed: int,
+) -> RowEvidence:
+    """What the labels say of every row of a table.
+
+    Args:
+        table: components, `leading_components` of `directions`.
+        codes: class numbers, -1 for unlabelled; every class has a label.
+        neighbors: distances to the nearest other rows of each row, and their numbers; None to do without the graph.
+        num_classes: K.
+        seed: of the folds and forests.
+    """
+    weight = np.ones(len(codes))
+    deviation = max(float(table.std(0).max()), np.finfo(float).tiny)
+    spread = None if neighbors is None else LabelGraph(*neighbors, weight).spread
+    return gather_evidence(table / deviation, codes, weight, num_classes=num_classes, spread=spread, seed=seed)[1]
+
+
+def directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:
+    """Directions of features, averaged over the plain and the weak views."""
     means = [chunk[:, : 1 + weak_views].float().mean(1) for chunk in rows.chunks()]
     return torch.nn.functional.normalize(torch.cat(means), dim=1) if means else torch.empty(0, rows.shape[1])
 
 
-def _components(table: Float[Tensor, "n F"]) -> Float[Tensor, "n C"]:
+def leading_components(table: Float[Tensor, "n F"]) -> Float[Tensor, "n C"]:
     """The leading `COMPONENTS` principal components; the table itself if it is no wider."""
     if table.shape[1] <= COMPONENTS:
         return table

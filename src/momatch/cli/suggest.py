@@ -1,0 +1,117 @@
+"""``momatch suggest``: which images to label next."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from momatch.console.warned import warnings_said
+from momatch.storage.durable import check_target, replace_files
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from momatch.suggestions import Pool, Suggestions
+
+#: Names shown of each list, if it is printed.
+_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Suggest which images to label next.
+
+    Without labels: the most typical image of each of n clusters. With labels or a run: images near which a label is needed
+    most. Images that look like no class are listed apart.
+
+    Attributes:
+        source: a features file (momatch embed) or the directory of a finished run.
+        n: images to suggest.
+        out: write them to this CSV file, with an empty column label to fill in; likely outliers go to NAME-outliers.csv.
+        seed: seed for clusters, and for the images considered if there are many.
+        overwrite: replace an existing file.
+        trust_code: allow importing the run's custom backbone (package.module:factory).
+    """
+
+    source: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FEATURES_OR_RUN")]]
+    n: Annotated[int, tyro.conf.arg(metavar="INT")] = 20
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv", help_behavior_hint="")] = None
+    seed: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
+    overwrite: bool = False
+    trust_code: tyro.conf.FlagCreatePairsOff[bool] = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``momatch suggest``; returns the exit code."""
+    arguments = tyro.cli(Arguments, prog="momatch suggest", args=list(argv))
+    if arguments.out is not None:
+        check_target(arguments.out, overwrite=arguments.overwrite)
+    from momatch.suggestions import read_pool
+
+    with warnings_said("suggest"):
+        pool = read_pool(arguments.source, trust_code=arguments.trust_code)
+        found = pool.suggest(arguments.n, seed=arguments.seed)
+    if arguments.out is None:
+        for line in lines(pool, found):
+            print(line)
+        return 0
+    of_outliers = arguments.out.with_name(f"{arguments.out.stem}-outliers{arguments.out.suffix}")
+    files = {arguments.out: table(pool, found)}
+    if len(found.outliers):
+        files[of_outliers] = outlier_table(pool, found.outliers)
+    replace_files(files)
+    print(f"{arguments.out}: {len(found.rows)} images to label")
+    if len(found.outliers):
+        print(f"{of_outliers}: {len(found.outliers):,} images that look like no class")
+    return 0
+
+
+def lines(pool: "Pool", found: "Suggestions") -> Iterator[str]:
+    """Both lists, for a person."""
+    for row, guess, confidence in zip(found.rows, found.guess, found.confidence, strict=True):
+        known = f"  {pool.class_names[guess]}, {confidence:.0%} sure" if guess >= 0 else ""
+        yield f"{pool.name(row)}{known}"
+    if len(found.outliers):
+        yield ""
+        yield f"{len(found.outliers):,} images look like no class, the most outlying first:"
+        yield from (pool.name(row) for row in found.outliers[:_SHOWN])
+        if len(found.outliers) > _SHOWN:
+            yield f"and {len(found.outliers) - _SHOWN:,} more; --out FILE.csv lists all"
+
+
+def table(pool: "Pool", found: "Suggestions") -> bytes:
+    """The suggested images as CSV: path, row in the dataset, an empty label, guess and its probability."""
+    rows = zip(found.rows, found.guess, found.confidence, strict=True)
+    return _csv(
+        ("path", "label", "row", "guess", "confidence"),
+        (
+            (_path(pool, row), "", pool.dataset_rows[row], *_known(pool, int(guess), float(confidence)))
+            for row, guess, confidence in rows
+        ),
+    )
+
+
+def outlier_table(pool: "Pool", rows: "np.ndarray") -> bytes:
+    """The likely outliers as CSV: path, an empty label and row in the dataset."""
+    return _csv(("path", "label", "row"), ((_path(pool, row), "", pool.dataset_rows[row]) for row in rows))
+
+
+def _path(pool: "Pool", row: int) -> str:
+    return pool.files[row] if pool.files else ""
+
+
+def _known(pool: "Pool", guess: int, confidence: float) -> tuple[str, str]:
+    return (pool.class_names[guess], f"{confidence:.4f}") if guess >= 0 else ("", "")
+
+
+def _csv(columns: Sequence[str], rows: Iterator[tuple[object, ...]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    # File names that are not valid UTF-8 are written as their original bytes.
+    return text.getvalue().encode("utf-8", "surrogateescape")

@@ -1,0 +1,141 @@
+"""What `suggest` needs, from a features file or a finished run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from torch import Tensor
+
+from momatch.data.dataset import UNLABELED, Dataset
+from momatch.data.feature_spec import read_feature_spec
+from momatch.data.load import load_dataset
+from momatch.data.rows import FeatureRows, Rows
+from momatch.evaluation.pool_judging import judge_pool
+from momatch.models.outputs import Outputs, run_classifier
+from momatch.suggestions.choice import Suggestions, suggest
+from momatch.training.data import load_run_data, part_classes, split_rows
+from momatch.training.guide import directions
+from momatch.training.inputs import input_of
+from momatch.training.run import Run
+
+#: The judge sees at most so many unlabelled rows; of others nothing is said.
+_MOST_JUDGED = 20_000
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Training images, as a model or a backbone sees them.
+
+    Attributes:
+        features: (N, F) to compare images by.
+        labels: (N,) labels that training saw; -1 for none.
+        class_names: label k is ``class_names[k]``.
+        dataset_rows: (N,) row of each image in the training split of the dataset.
+        files: file name of each image; empty if the images did not come from files.
+        posterior: (N, K) class probabilities by a run; None without one.
+        p_inlier: (N,) probability of being an inlier; None if there is no telling.
+    """
+
+    features: Float32[np.ndarray, "N F"]
+    labels: Int64[np.ndarray, " N"]
+    class_names: tuple[str, ...]
+    dataset_rows: Int64[np.ndarray, " N"]
+    files: tuple[str, ...]
+    posterior: Float64[np.ndarray, "N K"] | None
+    p_inlier: Float64[np.ndarray, " N"] | None
+
+    def suggest(self, n: int, *, seed: int = 0) -> Suggestions:
+        """Choose n images to label; see `momatch.suggest`."""
+        return suggest(self.features, self.labels, n=n, posterior=self.posterior, p_inlier=self.p_inlier, seed=seed)
+
+    def name(self, row: int) -> str:
+        """File name of an image; its row number if it has none."""
+        return self.files[row] if self.files else str(self.dataset_rows[row])
+
+
+def read_pool(source: str | Path, *, trust_code: bool | str = False) -> Pool:
+    """Read a features file, or the features, labels and predictions of a finished run.
+
+    Args:
+        source: a features file, or a run directory.
+        trust_code: allow importing the run's custom backbone.
+
+    Raises:
+        ValueError: if it is neither, the run is not finished, or its data have changed.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _of_run(Run.load(path, trust_code=trust_code))
+    if read_feature_spec(path) is None:
+        raise ValueError(f"{source}: got no features file, expected one made with momatch embed, or a run directory")
+    return pool_of(load_dataset(path))
+
+
+def pool_of(dataset: Dataset, labels: Int64[np.ndarray, " N"] | None = None) -> Pool:
+    """The training images of a dataset of features.
+
+    Args:
+        dataset: of features.
+        labels: as of `suggest`, instead of the dataset's own.
+    """
+    split, spec = dataset.train, dataset.features
+    assert spec is not None, "the caller has checked"
+    assert isinstance(split.rows, FeatureRows), "they are features"
+    labels = split.labels.numpy() if labels is None else labels
+    stages = split.rows.stages_at(torch.arange(len(split)))
+    return Pool(
+        directions(split.rows, spec.weak_views).numpy(),
+        labels,
+        dataset.class_names,
+        np.arange(len(split)),
+        split.files,
+        None,
+        None if stages is None else _judged(stages, labels),
+    )
+
+
+def _of_run(run: Run) -> Pool:
+    dataset = load_run_data(run.directory)
+    input_of(dataset).check_model(run.classifier)
+    parts = part_classes(dataset, run.config.held_out_classes)
+    data, _ = split_rows(run.config, parts)
+    labels = np.full(len(parts.train), UNLABELED)
+    labels[data.labeled_rows.numpy()] = data.labels.numpy()
+    rows = parts.train.rows.for_model((run.spec.in_channels, *run.spec.image_size))
+    outputs = run_classifier(run.classifier, rows, stage_names=run.model.stage_names)
+    posterior = torch.softmax(outputs.log_joint.double() / run.model.temperature, 1)
+    dataset_rows = parts.train.rows.index.numpy()
+    return Pool(
+        _compared(dataset, rows, outputs),
+        labels,
+        run.class_names,
+        dataset_rows,
+        tuple(dataset.train.files[row] for row in dataset_rows) if dataset.train.files else (),
+        posterior.numpy(),
+        None if outputs.stages is None else _judged(outputs.stages, labels),
+    )
+
+
+def _compared(dataset: Dataset, rows: Rows, outputs: Outputs) -> Float32[np.ndarray, "N F"]:
+    """Features of the backbone if they are stored, else embeddings of the model."""
+    if dataset.features is not None:
+        return directions(rows, dataset.features.weak_views).numpy()
+    return outputs.z.float().numpy()
+
+
+def _judged(stages: Float[Tensor, "N S"], labels: Int64[np.ndarray, " N"]) -> Float64[np.ndarray, " N"] | None:
+    """P(inlier) by the judge; None if no class has two labels, so that there is no telling."""
+    classes = np.unique(labels[labels >= 0])
+    if len(classes) == 0 or np.bincount(labels[labels >= 0]).max() < 2:
+        return None
+    free = np.flatnonzero(labels == UNLABELED)
+    judged = np.concatenate([np.flatnonzero(labels >= 0), free[:: -(-len(free) // _MOST_JUDGED) or 1]])
+    dense = np.where(labels >= 0, np.searchsorted(classes, labels), UNLABELED)[judged]
+    # The judge needs the number of classes alone of the log joints.
+    of_judged = stages[torch.from_numpy(judged)]
+    outputs = Outputs(of_judged, of_judged.new_zeros(len(judged), len(classes)), of_judged)
+    inlier = np.ones(len(labels))
+    inlier[judged] = judge_pool(outputs, torch.from_numpy(dense)).numpy()
+    return inlier

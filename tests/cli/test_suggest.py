@@ -1,0 +1,56 @@
+"""``momatch suggest`` on a features file and on a run."""
+
+import csv
+
+import pytest
+
+from momatch import TrainConfig, fit
+from momatch.cli.main import main
+from momatch.data.load import load_dataset
+from momatch.embedding import embed
+from tests.embedding.setting import small_options
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    """A features file whose images are all labelled, and a run on a few of the labels."""
+    folder = tmp_path_factory.mktemp("suggest")
+    features = folder / "features.npz"
+    embed(small_options(folder, out=features))
+    settings = {"labels_per_class": 2, "steps": 10, "progress": False, "seed": 1}
+    config = TrainConfig.preset("features", dataset=str(features), run_dir=str(folder / "run"), **settings)
+    return features, fit(config, trust_code=True).directory
+
+
+def test_a_run_suggests_rows_it_has_not_seen(embedded, tmp_path, capsys):
+    features, run = embedded
+    out = tmp_path / "to_label.csv"
+    assert main(["suggest", str(run), "--n", "6", "--out", str(out), "--trust-code"]) == 0
+    assert "6 images to label" in capsys.readouterr().out
+    with open(out, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [""] * 6
+    names = load_dataset(features).class_names
+    assert all(row["guess"] in names and 0 < float(row["confidence"]) <= 1 for row in rows)
+    assert len({row["row"] for row in rows}) == 6
+    assert main(["suggest", str(run), "--out", str(out), "--trust-code"]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_all_labelled_is_an_error_without_a_traceback(embedded, capsys):
+    assert main(["suggest", str(embedded[0])]) == 1
+    assert "expected some without a label" in capsys.readouterr().err
+
+
+def test_what_is_no_features_file_is_refused(tmp_path, capsys):
+    (tmp_path / "x.npz").write_bytes(b"no")
+    assert main(["suggest", str(tmp_path / "x.npz")]) == 1
+    assert "momatch embed" in capsys.readouterr().err
+    assert main(["suggest", str(tmp_path)]) == 1
+
+
+def test_printed_names_are_rows_where_there_are_no_files(embedded, capsys):
+    assert main(["suggest", str(embedded[1]), "--n", "3", "--trust-code"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 3
+    assert all(line.split()[0].isdigit() and "sure" in line for line in lines[:3])

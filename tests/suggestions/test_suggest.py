@@ -1,0 +1,190 @@
+"""Which rows are suggested: against naive versions, and what must never happen."""
+
+import numpy as np
+import pytest
+
+from momatch import suggest
+from momatch.data.graph import nearest_neighbors
+from momatch.suggestions.coverage import most_covering
+from momatch.suggestions.neighborhood import NEAR, NEIGHBORS, Neighborhood
+from momatch.suggestions.typical import most_typical
+
+K = 4
+
+
+def blobs(rng: np.random.Generator, sizes=(40, 40, 40, 40), dims=16, width=0.08):
+    """Directions around K far directions, and the blob of each row."""
+    truth = np.repeat(np.arange(len(sizes)), sizes)
+    centers = np.eye(dims)[: len(sizes)]
+    x = centers[truth] + width * rng.standard_normal((len(truth), dims))
+    order = rng.permutation(len(truth))
+    return x[order].astype(np.float32), truth[order]
+
+
+def neighborhood(x: np.ndarray) -> Neighborhood:
+    table = x.astype(np.float64)
+    return Neighborhood(table, *nearest_neighbors(table, NEIGHBORS))
+
+
+def no_labels(x: np.ndarray) -> np.ndarray:
+    return np.full(len(x), -1)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_from_nothing_each_cluster_gives_its_most_typical_row(rng):
+    x, truth = blobs(rng, sizes=(60, 50, 40, 30))
+    found = suggest(x, n=K)
+    assert truth[found.rows].tolist() == [0, 1, 2, 3], "the largest cluster first"
+    assert (found.guess == -1).all()
+    assert np.isnan(found.confidence).all()
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    distance = np.linalg.norm(unit[:, None] - unit[None], axis=2)
+    mean = np.sort(distance, axis=1)[:, 1 : NEIGHBORS + 1].mean(1)
+    for k, row in enumerate(found.rows):
+        members = np.flatnonzero(truth == k)
+        assert row == members[mean[members].argmin()]
+
+
+@pytest.mark.parametrize("labeled", [0, 12])
+def test_the_answer_depends_on_the_seed_alone(rng, labeled):
+    x, truth = blobs(rng)
+    labels = no_labels(x)
+    labels[:labeled] = truth[:labeled]
+    first, second = suggest(x, labels, n=10, seed=3), suggest(x, labels, n=10, seed=3)
+    assert np.array_equal(first.rows, second.rows)
+    assert len(set(first.rows.tolist())) == 10
+
+
+def test_a_labelled_row_and_its_near_duplicates_are_never_suggested(rng):
+    x, truth = blobs(rng)
+    x = np.concatenate([x, x[:20] + 0.001])  # copies of the rows that are labelled
+    labels = no_labels(x)
+    labels[:20] = truth[:20]
+    labels[20] = -2  # known to be of no class
+    found = suggest(x, labels, n=len(x))
+    assert not set(found.rows.tolist()) & {*range(21), *range(160, 180)}
+    assert len(found.rows) > 50
+
+
+def test_no_two_suggested_rows_are_near_duplicates(rng):
+    x, _ = blobs(rng)
+    x = np.concatenate([x, x, x + 0.001])
+    for labels in (None, np.where(np.arange(len(x)) < 2, np.arange(len(x)), -1)):
+        rows = suggest(x, labels, n=30).rows
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+        distance = np.linalg.norm(unit[rows][:, None] - unit[rows][None], axis=2) + 9.0 * np.eye(len(rows))
+        limit = NEAR * np.sqrt(((unit - unit.mean(0)) ** 2).sum(1).mean())
+        assert distance.min() > limit
+
+
+def test_likely_outliers_are_listed_apart(rng):
+    x, truth = blobs(rng)
+    p_inlier = np.ones(len(x))
+    p_inlier[[7, 3, 5]] = (0.4, 0.1, 0.2)
+    labels = no_labels(x)
+    labels[[3, 10, 11]] = truth[[3, 10, 11]]
+    found = suggest(x, labels, n=len(x), p_inlier=p_inlier)
+    assert found.outliers.tolist() == [5, 7], "the most outlying first; a labelled one is none"
+    assert not {5, 7} & set(found.rows.tolist())
+
+
+def test_without_a_judge_a_row_far_from_all_others_is_an_outlier(rng):
+    x, _ = blobs(rng, width=0.02)
+    x[5] = -np.ones(16)
+    found = suggest(x, n=10)
+    assert found.outliers.tolist() == [5]
+    assert 5 not in found.rows
+
+
+def test_a_cluster_without_labels_comes_first(rng):
+    x, truth = blobs(rng)
+    labels = no_labels(x)
+    for k in (0, 1, 2):
+        labels[np.flatnonzero(truth == k)[:3]] = k
+    assert truth[suggest(x, labels, n=1).rows].tolist() == [3]
+
+
+def test_what_the_model_is_unsure_of_comes_first(rng):
+    x, truth = blobs(rng)
+    labels = no_labels(x)
+    for k in range(K):
+        labels[np.flatnonzero(truth == k)[:2]] = k
+    posterior = np.full((len(x), K), 0.01 / 3)
+    posterior[np.arange(len(x)), truth] = 0.99
+    posterior[truth == 2] = 0.25
+    found = suggest(x, labels, n=3, posterior=posterior)
+    assert (truth[found.rows] == 2).all()
+    assert found.confidence.tolist() == [0.25] * 3
+
+
+def test_a_class_that_is_short_of_labels_comes_first(rng):
+    x, truth = blobs(rng)
+    labels = no_labels(x)
+    for k in range(K):
+        labels[np.flatnonzero(truth == k)[: 2 if k == 1 else 6]] = k
+    posterior = np.full((len(x), K), 0.1)
+    posterior[np.arange(len(x)), truth] = 0.7
+    assert truth[suggest(x, labels, n=1, posterior=posterior).rows].tolist() == [1]
+
+
+def test_coverage_agrees_with_a_naive_version(rng):
+    x = rng.standard_normal((60, 5))
+    around, weight = neighborhood(x), rng.random(60)
+    labeled, candidates = np.arange(4), np.arange(4, 60)
+    square = ((x[:, None] - x[None]) ** 2).sum(2)
+    similarity = np.exp(-square / np.median(around.distance[:, -1] ** 2))
+    covering, chosen = labeled.tolist(), []
+    for _ in range(8):
+        best = similarity[:, covering].max(1)
+        gains = {j: weight @ np.maximum(similarity[:, j] - best, 0.0) for j in candidates if j not in chosen}
+        chosen.append(max(gains, key=gains.get))
+        covering.append(chosen[-1])
+    assert most_covering(around, candidates, labeled, weight, n=8, seed=0).tolist() == chosen
+
+
+def test_a_large_pool_is_thinned_and_keeps_the_labelled_rows(rng, monkeypatch):
+    monkeypatch.setattr("momatch.suggestions.choice.MOST_ROWS", 50)
+    x, truth = blobs(rng)
+    labels = no_labels(x)
+    labels[-8:] = truth[-8:]
+    found = suggest(x, labels, n=5, seed=1)
+    assert len(found.rows) == 5
+    assert found.rows.max() < len(x) - 8
+    assert not np.array_equal(found.rows, suggest(x, labels, n=5, seed=2).rows)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_tiny_pools(size):
+    x = np.eye(8, dtype=np.float32)[:size]
+    assert sorted(suggest(x, n=20).rows) == list(range(size))
+    labels = no_labels(x)
+    if size > 1:
+        labels[0] = 0
+        assert sorted(suggest(x, labels, n=20).rows) == list(range(1, size))
+
+
+def test_copies_of_one_image_are_suggested_once():
+    assert len(suggest(np.ones((30, 4), np.float32), n=5).rows) == 1
+    assert len(most_typical(neighborhood(np.ones((30, 4))), np.arange(0), 5, 0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "n: got 0, expected an integer of at least 1"),
+        ({"features": np.full((6, 3), np.nan)}, "NaN"),
+        ({"labels": np.full(6, -3)}, "labels: got int64"),
+        ({"labels": np.zeros(6, np.int64)}, "6 labelled images, expected some without a label"),
+        ({"posterior": np.full((6, 2), 0.7)}, "that sum to 1"),
+        ({"posterior": np.ones((6, 1)), "labels": np.array([1, -1, -1, -1, -1, -1])}, "K above every label"),
+        ({"p_inlier": np.full(6, 1.5)}, "from 0 to 1"),
+    ],
+)
+def test_bad_arguments_say_what_was_expected(changes, message):
+    given = {"features": np.random.default_rng(0).random((6, 3)), "labels": np.full(6, -1), **changes}
+    with pytest.raises(ValueError, match=message):
+        suggest(**given)
