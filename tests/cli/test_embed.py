@@ -30,7 +30,7 @@ def test_says_what_was_made_and_what_comes_next(folder, capsys):
     assert "f.npz: 160 training images of corners.npz in 4 views (1 plain, 1 weak, 2 strong), 80 test images" in out
     assert "12 features each, by tests.embedding.setting:corners;" in out
     assert "720 images through the network in" in out
-    assert "Next: momatch train --dataset f.npz --labels-per-class 4 --trust-code" in out
+    assert "Next: momatch train --dataset f.npz --trust-code" in out
     assert cli.main(["data", "f.npz", "--contact-sheet", "sheet.png"]) == 0
     assert "features: 4 views of 12, float16" in capsys.readouterr().out
     assert (folder / "sheet.png").exists()
@@ -43,7 +43,7 @@ def test_every_label_is_shown_next_where_the_data_have_unlabelled_images(tmp_pat
     flags = ["--out", "f.npz", "--backbone", "tests.embedding.setting:corners", "--no-progress"]
     assert cli.main(["embed", "few.npz", *flags]) == 0
     (following,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Next: momatch ")]
-    assert following.endswith("--labels-per-class 0 --trust-code")
+    assert following.endswith("--dataset f.npz --trust-code")
     small = ["--steps", "2", "--run-dir", "run", "--no-progress", "--device", "cpu", "--graph-neighbors", "2"]
     assert cli.main([*following.removeprefix("Next: momatch ").split(), *small]) == 0
 
@@ -105,7 +105,7 @@ def test_train_and_go_on(folder, capsys):
         (["nowhere", "--out", "g.npz"], "'nowhere' is neither a known dataset"),
         (
             ["corners.npz", "--out", "f.npz"],
-            "out: f.npz already exists; choose another name, or overwrite it (--overwrite)",
+            "out: f.npz holds features with backbone 'tests.embedding.setting:corners', got 'efficientnet-lite0'; use the same",
         ),
         (["corners.npz", "--out", "g.npy"], "out: got g.npy, expected a .npz file in an existing directory"),
         (["corners.npz", "--out", "no/g.npz"], "in an existing directory"),

@@ -8,7 +8,8 @@ import pytest
 from docstring_parser import parse
 
 from momatch.config import RUNTIME_KEYS, LossSettings, OptimizerSettings, TrainConfig
-from momatch.config.settings import GROUPS, WITHOUT_CENTERS
+from momatch.config.settings import BUILT_IN, GROUPS, WITHOUT_CENTERS
+from momatch.data.catalog import KNOWN
 from momatch.heads import HEADS
 
 NAMES = [field.name for field in fields(TrainConfig)]
@@ -155,7 +156,8 @@ def test_resolved_fills_in_what_depends_on_other_settings():
     assert TrainConfig().resolved().moment_order == 1
     assert TrainConfig(moment_order=0, run_dir="mine").resolved().moment_order == 0
     assert TrainConfig(run_dir="mine").resolved().run_dir == "mine"
-    assert TrainConfig(dataset="a/pets.csv").resolved().run_dir.startswith("runs/pets-4-")
+    assert TrainConfig(dataset="a/pets.csv", labels_per_class=4).resolved().labels_per_class == 4
+    assert TrainConfig(dataset="a/pets.csv").resolved().run_dir.startswith("runs/pets-0-")
 
 
 def test_runs_on_different_data_have_different_names(tmp_path, monkeypatch):
@@ -167,3 +169,7 @@ def test_runs_on_different_data_have_different_names(tmp_path, monkeypatch):
     for same in (tmp_path / "site1" / "photos", "site2/../site1/photos", "./site1/photos/"):
         assert TrainConfig(dataset=str(same)).resolved().run_dir == names[1]
     assert TrainConfig(dataset="mnist").resolved().run_dir == "runs/mnist-4-aagmm-8d-order1-flexmatch-seed0"
+
+
+def test_built_in_datasets_are_those_of_the_catalog():
+    assert set(KNOWN) == BUILT_IN

@@ -92,7 +92,7 @@ def test_paper_baseline_needs_no_second_flag():
     ],
 )
 def test_cpu_presets_are_small(name, dataset, backbone):
-    config = TrainConfig.from_dict(PRESETS[name])
+    config = TrainConfig.from_dict(PRESETS[name]).resolved()
     assert (config.dataset, config.backbone, config.labels_per_class) == (dataset, backbone, 4)
     assert config.steps <= 20_000
 

@@ -64,7 +64,7 @@ def test_damaged_files_are_refused(members, tmp_path):
             load_dataset(path)
 
     refused(
-        r"version 1 of the features format, expected 2; it was written by", **{MARKER: facts_with(members, version=1)}
+        r"version 1 of the features format, expected 3; it was written by", **{MARKER: facts_with(members, version=1)}
     )
     refused(r"momatch_features.json cannot be read", **{MARKER: b"{"})
     refused(r"momatch_features.json cannot be read", **{MARKER: facts_with(members, image_size=8)})

@@ -56,8 +56,8 @@ def test_train_folder_beside_test(folder, save_image, options):
     nested, _ = load_folder("pets", folder, options)
     assert torch.equal(plain.train.images, nested.train.images)
     assert nested.test is not None
-    (folder / "val").mkdir()
-    with pytest.raises(DataError, match="got the folders val next to train/"):
+    (folder / "more").mkdir()
+    with pytest.raises(DataError, match="got the folders more next to train/"):
         load_folder("pets", folder, options)
 
 
@@ -88,8 +88,21 @@ def test_held_out_fraction_is_seeded_and_stratified(folder, options):
     assert chosen[0] != chosen[2] or chosen[0] != chosen[3]
 
 
+def test_held_out_images_stay_so_when_others_are_labelled(folder, save_image, options):
+    held = replace(options, test_fraction=0.5)
+    before = set(scan_folder(folder, held).paths[-6:])
+    assert len(before) == 6
+    # Neither a new label nor a class with a single one takes back what was held out.
+    (folder / "unlabeled/0.png").rename(folder / "cat/9.png")
+    save_image(folder / "gnu/a.png")
+    files = scan_folder(folder, held)
+    after = set(files.paths[files.num_train :])
+    assert len(before - after) <= 1
+    assert "gnu/a.png" not in after
+
+
 def test_held_out_fraction_must_leave_something(folder, save_image, options):
-    with pytest.raises(DataError, match="expected at least one image for testing and one for training"):
+    with pytest.raises(DataError, match="of 12 labelled images in 3 classes is less than one image of each"):
         load_folder("pets", folder, replace(options, test_fraction=0.01))
     save_image(folder / "test/cat/a.png")
     with pytest.raises(DataError, match="got both test images and test_fraction"):
@@ -120,11 +133,13 @@ def test_strict_and_the_limit_refuse_corrupt_files(folder, options):
         load_folder("pets", folder, replace(options, strict=True))
 
 
-def test_a_class_without_a_readable_image_is_refused(folder, options):
+def test_a_class_without_a_readable_image_is_kept(folder, options):
     for path in (folder / "dog").iterdir():
         break_file(path)
-    with pytest.raises(DataError, match="no training image of class dog can be read"):
-        load_folder("pets", folder, options)
+    dataset, report = load_folder("pets", folder, options)
+    assert dataset.class_names == ("cat", "dog", "emu")
+    assert 1 not in dataset.train.labels
+    assert len(report.skipped) == 4
 
 
 def test_nothing_readable_is_refused(folder, options):
@@ -190,30 +205,64 @@ def test_other_files_are_ignored_and_counted(folder, options):
     assert report.ignored == 1
 
 
-def test_empty_and_one_class_folders_are_refused(tmp_path, save_image, options):
-    (tmp_path / "d").mkdir()
-    with pytest.raises(DataError, match="no images and no class folders"):
+def test_nothing_is_refused(tmp_path, options):
+    (tmp_path / "d/cat").mkdir(parents=True)
+    with pytest.raises(
+        DataError, match="got no images, expected one subfolder of images per class, or unlabelled images"
+    ):
         load_folder("d", tmp_path / "d", options)
+
+
+def test_loose_images_are_unlabelled_and_classes_may_be_empty(tmp_path, save_image, options):
+    save_image(tmp_path / "d/a.png", value=3)
+    dataset, _ = load_folder("d", tmp_path / "d", options)
+    assert (dataset.class_names, dataset.train.labels.tolist(), dataset.train.files) == ((), [-1], ("a.png",))
     save_image(tmp_path / "d/cat/a.png")
-    with pytest.raises(DataError, match=r"got 1 class \(cat\), expected at least two"):
-        load_folder("d", tmp_path / "d", options)
     (tmp_path / "d/dog").mkdir()
-    with pytest.raises(DataError, match="no images in the class folder dog"):
-        load_folder("d", tmp_path / "d", options)
-    save_image(tmp_path / "d/loose.png")
-    with pytest.raises(DataError, match="got images directly in it"):
-        load_folder("d", tmp_path / "d", options)
+    save_image(tmp_path / "d/test/emu/a.png")
+    dataset, _ = load_folder("d", tmp_path / "d", options)
+    assert dataset.class_names == ("cat", "dog", "emu")
+    assert dataset.train.labels.tolist() == [0, -1]
+    assert dataset.test.labels.tolist() == [2]
 
 
-def test_unknown_test_classes_and_loose_test_images_are_refused(folder, save_image, options):
-    save_image(folder / "test/cow/a.png")
-    with pytest.raises(DataError, match="got the class cow, expected only classes of the training images"):
-        load_folder("pets", folder, options)
-    save_image(folder / "test/a.png")
+@pytest.mark.parametrize(
+    "name", ["Unlabelled", "unlabeled-2", "UNLABELLED images", "not_labeled", "no labels", "unannotated"]
+)
+def test_unlabelled_in_any_spelling(folder, options, name):
+    (folder / "unlabeled").rename(folder / name)
+    dataset, _ = load_folder("pets", folder, options)
+    assert dataset.class_names == ("cat", "dog", "emu")
+    assert dataset.train.labels.tolist()[-2:] == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    "name", ["val", "Validation", "validation_set", "valid", "dev", "eval", "testing", "Test", "hold-out"]
+)
+def test_images_to_measure_with_in_any_spelling(folder, save_image, options, name):
+    save_image(folder / name / "cat/a.png", value=222)
+    dataset, _ = load_folder("pets", folder, options)
+    assert dataset.class_names == ("cat", "dog", "emu")
+    assert levels(dataset.test) == [222]
+    if name.lower() != "test":
+        save_image(folder / "test/cat/a.png")
+        with pytest.raises(DataError, match=f"got the folders test and {name}, expected one folder of test images"):
+            load_folder("pets", folder, options)
+        (folder / "test/cat/a.png").unlink()
+        (folder / "test/cat").rmdir()
+        (folder / "test").rmdir()
+    save_image(folder / name / "a.png")
     with pytest.raises(
         DataError, match="if it is a class, rename it, or set another name for the test folder with test_folder"
     ):
         load_folder("pets", folder, options)
+
+
+def test_training_folder_in_another_spelling(folder, options):
+    (folder / "Training-Set").mkdir()
+    for name in ("cat", "dog", "emu", "unlabeled"):
+        (folder / name).rename(folder / "Training-Set" / name)
+    assert scan_folder(folder, options).class_names == ("cat", "dog", "emu")
 
 
 def test_a_changed_file_is_read_again(folder, save_image, options):

@@ -77,6 +77,14 @@ def test_large_pictures_are_made_smaller_in_shape():
     assert sprites.layout() == {"side": SIDE, "sizes": [[48, 96], [64, 96], [3, 96]]}
 
 
+def test_photographs_are_scaled_smoothly():
+    sprites = Sprites()
+    sprites.add(torch.zeros(3, 96, 64, dtype=torch.uint8), most=96)
+    sprites.add(torch.zeros(3, 224, 224, dtype=torch.uint8), most=64)
+    assert sprites.layout()["sizes"] == [[85, 128], [128, 128]]
+    assert sprites.style_sheet().count("image-rendering:auto") == 2
+
+
 def test_many_pictures_take_several_sheets():
     sprites = Sprites()
     for i in range(SIDE * SIDE + 1):

@@ -49,9 +49,16 @@ def draw(
     Returns:
         int64, (n, num_draws).
     """
-    key = mix_key(seed, step, view)
     positions = torch.arange(num_samples, device=device) * stride + offset  # (n,)
-    counters = positions[:, None] * num_draws + torch.arange(num_draws, device=device)
+    return draw_at(positions, num_draws, seed=seed, step=step, view=view)
+
+
+def draw_at(
+    positions: Int64[Tensor, " n"], num_draws: int, *, seed: int, step: int, view: int = 0
+) -> Int64[Tensor, "n draws"]:
+    """As `draw`, for samples at any positions: any integers, such as the digests of images."""
+    key = mix_key(seed, step, view)
+    counters = positions[:, None] * num_draws + torch.arange(num_draws, device=positions.device)
     words = _mix(counters * _signed(_GOLDEN) + _signed(key))
     return _shift_right(words, 32)
 

@@ -24,7 +24,8 @@ class Arguments:
     """Run images through a backbone once, in several views, and save the features.
 
     momatch train --dataset FILE.npz then fits projection, head and constraint in seconds, drawing weak and strong views from
-    the file. To resume an interrupted embedding, run the same command again.
+    the file. To resume an interrupted embedding, run the same command again. So too when images were added, moved or deleted:
+    only new ones pass through the network.
 
     Attributes:
         dataset: a known name (see momatch data), an image folder, a .csv/.parquet manifest or an .npz of images.
@@ -45,7 +46,7 @@ class Arguments:
         batch_size: images per batch.
         seed: seed for views, for the images that a limit selects, and for random backbone weights.
         device: "auto" picks cuda, then mps, then cpu.
-        overwrite: replace an existing file.
+        overwrite: embed every image again, and replace an existing file whatever it holds.
         progress: show progress.
     """
 
@@ -94,11 +95,20 @@ def summary(embedded: "Embedded") -> Iterator[str]:
         f"{spec.weak_views} weak, {spec.strong_views} strong), {embedded.test:,} test images"
     )
     yield f"{spec.num_features} features each, by {spec.backbone}; {embedded.size / 1e6:,.1f} MB"
+    if embedded.kept or embedded.dropped:
+        added = embedded.train + embedded.test - embedded.kept
+        yield f"kept the features of {embedded.kept:,} images, added {added:,}, dropped {embedded.dropped:,} that are gone"
     before = f", {embedded.resumed:,} were already done" if embedded.resumed else ""
-    speed = embedded.passed / max(embedded.seconds, 1e-9)
-    yield f"{embedded.passed:,} images through the network in {embedded.seconds:,.1f} s ({speed:,.0f} per second){before}"
+    if embedded.passed or embedded.resumed:
+        speed = embedded.passed / max(embedded.seconds, 1e-9)
+        yield (
+            f"{embedded.passed:,} images through the network in {embedded.seconds:,.1f} s ({speed:,.0f} per second){before}"
+        )
+    if embedded.without_labels:
+        yield f"no label yet: {', '.join(embedded.without_labels)}"
     yield ""
-    # A dataset with unlabelled images of its own has few labels: use all of them.
-    shown = 0 if embedded.unlabeled else 4
+    if len(spec.class_names) - len(embedded.without_labels) < 2:
+        yield "Label a few images of two classes or more, then train; features are kept"
+        return
     trust = " --trust-code" if ":" in spec.backbone else ""
-    yield f"Next: momatch train --dataset {shlex.quote(str(spec.path))} --labels-per-class {shown}{trust}"
+    yield f"Next: momatch train --dataset {shlex.quote(str(spec.path))}{trust}"

@@ -117,6 +117,7 @@ def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
     """The lines of the summary: what was trained, then its metrics."""
     yield ""
     yield from _settings(config)
+    yield from result.get("data_notes", ())
     yield ""
     rows = [
         ("test accuracy (EMA model, last step)", _percent(result.get("test_accuracy"))),

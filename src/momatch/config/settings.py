@@ -30,6 +30,11 @@ Schedule = Literal["cosine", "constant"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
+#: Datasets that momatch loads by name (`momatch.data.catalog.KNOWN`). Their labels are all known, and a few are shown.
+BUILT_IN = frozenset({"digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "svhn", "stl10"})
+#: Default of `labels_per_class` for them; 0 means all, for a user's own data.
+SHOWN_LABELS = 4
+
 #: Settings that affect where and how a run executes but not its result, so a resumed run may change them.
 RUNTIME_KEYS = frozenset(
     {
@@ -102,7 +107,10 @@ class DataSettings(_Settings):
         image_size: resize images to this height and width. By default images keep their size; image files must then all have
             the same size. Exception: digits are enlarged from 8 to 16 pixels, so that rotating and shearing leave them legible.
         test_fraction: if the dataset has no test images, hold out this fraction of each class for testing.
-        labels_per_class: number of labelled images per class, chosen by the seed; 0 uses all labels.
+        labels: features files only: where to read labels, if not in the folder or manifest that was embedded: a manifest, whose
+            images are matched by file name; a folder; or "stored" for the labels in the features file.
+        labels_per_class: number of labelled images per class, chosen by the seed; 0 uses all labels. Default: 4 for built-in
+            datasets and their features, all for your own data.
         labeled_in_pool: also put the labelled images in the unlabelled pool.
         held_out_classes: classes to leave out of training, as comma-separated names or numbers. Evaluation then measures how
             well their test images are detected as outliers.
@@ -118,7 +126,8 @@ class DataSettings(_Settings):
     data_dir: str | None = None
     image_size: int | None = _at_least(None, 1, MAX_SIDE)
     test_fraction: float = _within(0.0, 0, 1)
-    labels_per_class: int = _at_least(4, 0)
+    labels: str | None = None
+    labels_per_class: int | None = _at_least(None, 0)
     labeled_in_pool: bool = True
     held_out_classes: str = ""
     held_out_in_pool: bool = False
@@ -457,9 +466,13 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
     def resolved(self) -> "TrainConfig":
         """These settings with all defaults that depend on other settings filled in."""
         config = self.for_head(self.head).for_policy(self.policy)
+        shown = self.labels_per_class
+        if shown is None:
+            shown = default_labels(self.dataset)
         size = 16 if self.image_size is None and self.dataset == "digits" else self.image_size
+        config = replace(config, labels_per_class=shown, image_size=size)
         run_dir = self.run_dir if self.run_dir is not None else str(PurePath("runs", config._run_name(self)))
-        return replace(config, image_size=size, run_dir=run_dir)
+        return replace(config, run_dir=run_dir)
 
     def _run_name(self, given: "TrainConfig") -> str:
         """Run name for these resolved settings; `given` are the settings before they were resolved."""
@@ -491,6 +504,11 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
     def to_dict(self) -> dict[str, Any]:
         """All settings as a dict of plain values."""
         return asdict(self)
+
+
+def default_labels(dataset: str) -> int:
+    """Default of `labels_per_class`, for a dataset or the features of it."""
+    return SHOWN_LABELS if dataset in BUILT_IN else 0
 
 
 def check_type(name: str, value: object, expected: Any) -> None:

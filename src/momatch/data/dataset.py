@@ -7,11 +7,13 @@ larger than memory.
 import hashlib
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from momatch.data.feature_spec import FeatureSpec
+from momatch.data.label_source import Labeling
 from momatch.data.rows import FeatureRows, PixelRows, Rows
 
 UNLABELED = -1
@@ -45,26 +47,37 @@ class Split(_Labeled):
         images: uint8 (N, C, H, W), C = 1 or 3; or existing rows.
         labels: int64 (N,); `UNLABELED` if the label is not known.
         files: file name of each image, as the folder or manifest gives it; empty if the images did not come from image files.
+        digests: of the content of each image (`momatch.data.content`); None if they were not computed.
 
     Attributes:
         rows: N images or features.
         labels: as given.
         files: as given.
+        digests: as given.
 
     Raises:
         ValueError: if the lengths do not match.
     """
 
-    def __init__(self, images: Tensor | Rows, labels: Int64[Tensor, " N"], files: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        images: Tensor | Rows,
+        labels: Int64[Tensor, " N"],
+        files: tuple[str, ...] = (),
+        digests: UInt8[np.ndarray, "N 16"] | None = None,
+    ) -> None:
         self.rows = Rows.of(images)
         self.labels = labels
         self.files = files
+        self.digests = digests
         if labels.shape != (len(self.rows),) or labels.dtype != torch.int64:
             raise ValueError(
                 f"labels: got shape {tuple(labels.shape)} and dtype {labels.dtype}, expected int64 ({len(self.rows)},)"
             )
         if files and len(files) != len(self.rows):
             raise ValueError(f"files: got {len(files)}, expected {len(self.rows)}, one per image")
+        if digests is not None and len(digests) != len(self.rows):
+            raise ValueError(f"digests: got {len(digests)}, expected {len(self.rows)}, one per image")
 
     @property
     def images(self) -> UInt8[Tensor, "N C H W"]:
@@ -142,6 +155,7 @@ class Dataset:
         train: labelled and unlabelled training rows.
         test: labelled test rows, or None if the source has none.
         features: how the features were made; None if the splits hold images.
+        labeling: where the labels of features were read; None for images.
     """
 
     name: str
@@ -149,6 +163,7 @@ class Dataset:
     train: Split
     test: Split | None
     features: FeatureSpec | None = None
+    labeling: Labeling | None = None
 
     def __post_init__(self) -> None:
         for name, split in (("train", self.train), ("test", self.test)):

@@ -23,7 +23,7 @@ from joblib import Parallel, delayed
 from momatch.console.progress import CountProgress
 from momatch.data.cache import IMAGES, JOURNAL, Journal, read_journal, require_space
 from momatch.data.decode import ColorFound, Task, decode_chunk, probe
-from momatch.data.report import DataError, LoadOptions, Skipped, examples
+from momatch.data.report import DataError, LoadOptions, NothingReadableError, Skipped, examples
 
 CHUNK = 64
 _PLAN = "plan.json"
@@ -107,7 +107,7 @@ class DecodePool:
                 failures.append(self._skip(row, f"{type(error).__name__}: {error}"))
                 self._check_limit(failures)
         else:
-            raise DataError(f"none of the {len(self.paths)} files can be read:\n{examples(failures)}")
+            raise NothingReadableError(f"none of the {len(self.paths)} files can be read:\n{examples(failures)}")
         self._start(part, shape)
         return shape
 

@@ -6,7 +6,7 @@
 
 import json
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from momatch.data.report import DataError
 MARKER = "momatch_features.json"
 KIND = "momatch features"
 #: Increase it when older code can no longer read new files.
-VERSION = 2
+VERSION = 3
+#: Older formats that can still be read. Files of format 2 say nothing about the content of their images.
+_READABLE = (2, VERSION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,9 @@ class FeatureSpec:
         strong_views: strong views, after the weak ones.
         seed: seed for the views and for the selection of images.
         created_by: program and version.
+        source: the folder, manifest, file or known name that was embedded, as given; empty in older files.
+        source_near: the same path as seen from the directory of the features file.
+        options: settings of ``momatch embed`` that are not at their defaults.
     """
 
     path: Path
@@ -62,6 +67,9 @@ class FeatureSpec:
     strong_views: int
     seed: int
     created_by: str
+    source: str = ""
+    source_near: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_views(self) -> int:
@@ -94,7 +102,7 @@ class FeatureSpec:
         try:
             values = json.loads(data)
             kind, version = values.pop("format"), values.pop("version")
-            if kind == KIND and version != VERSION:
+            if kind == KIND and version not in _READABLE:
                 raise DataError(
                     f"{path}: got version {version!r} of the features format, expected {VERSION}; it was written by "
                     f"{values.get('created_by')}: use that release, or embed the images again"

@@ -2,9 +2,8 @@
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,10 +11,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.data.cache import cache_key, open_or_build
-from momatch.data.dataset import UNLABELED, Dataset, Split
+from momatch.data.dataset import Dataset, Split
 from momatch.data.decode_pool import DecodePool
 from momatch.data.report import DataError, LoadOptions, LoadReport, Skipped, examples
-from momatch.data.sampling import Purpose, bit_stream, permutations
 
 
 @dataclass
@@ -51,6 +49,24 @@ class ImageFiles:
         path = self.paths[row]
         return f"line {self.lines[row]}: {path}" if self.lines else path
 
+    def select(self, rows: Int64[np.ndarray, " n"], digest: int) -> "ImageFiles":
+        """The files at `rows`, ascending, without those skipped so far.
+
+        Args:
+            rows: positions.
+            digest: of the content of these files.
+        """
+        return replace(
+            self,
+            paths=[self.paths[row] for row in rows],
+            labels=self.labels[rows],
+            num_train=int((rows < self.num_train).sum()),
+            digest=digest,
+            lines=[self.lines[row] for row in rows] if self.lines else [],
+            skipped=[],
+            ignored=0,
+        )
+
 
 def file_digest(path: str, stat: os.stat_result) -> int:
     """A number that changes with the file's name, size or modification time; add them up for a set of files."""
@@ -67,48 +83,50 @@ def class_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_class_labels(source: str, class_names: tuple[str, ...], labels: Int64[Tensor, " N"]) -> None:
-    """Raise `DataError` if class names are repeated, fewer than two, or have no training label."""
-    if len(set(class_names)) < len(class_names):
-        raise DataError(f"{source}: class_names: got {', '.join(class_names)}, expected no repeats")
-    check_classes(source, class_names)
+    """Raise `DataError` if numbered classes are fewer than two, or one has no training label."""
+    if len(class_names) < 2:
+        raise DataError(
+            f"{source}: got {len(class_names)} class ({', '.join(class_names) or 'no labelled images'}), expected at least two"
+        )
     present = set(labels.tolist())  # `Dataset` rejects labels out of range
     empty = [name for k, name in enumerate(class_names) if k not in present]
     if empty:
         raise DataError(
             f"{source}: labels: got none of class {', '.join(empty[:10])}, expected at least one label per class; "
-            "number the classes from 0 without gaps"
+            "number the classes from 0 without gaps, or name them (class_names)"
         )
 
 
-def check_classes(source: str, class_names: tuple[str, ...]) -> None:
-    """Raise `DataError` if there are fewer than two classes."""
-    if len(class_names) < 2:
-        raise DataError(
-            f"{source}: got {len(class_names)} class ({', '.join(class_names) or 'no labelled images'}), expected at least two"
-        )
+def check_class_names(source: str, class_names: tuple[str, ...]) -> None:
+    """Raise `DataError` if class names are repeated."""
+    if len(set(class_names)) < len(class_names):
+        raise DataError(f"{source}: class_names: got {', '.join(class_names)}, expected no repeats")
 
 
 def hold_out(files: ImageFiles, options: LoadOptions) -> None:
     """Turn `test_fraction` of the labelled rows of each class into test rows, drawn by `test_seed`.
 
+    Drawn by the names of the files, without their folders: an image that was held out stays so when others are labelled. A
+    class with few labels keeps at least one for training.
+
     Raises:
-        DataError: if there are already test rows, or a class would have no training or no test rows.
+        DataError: if there are already test rows, or there would be none.
     """
     if options.test_fraction == 0.0:
         return
     if files.num_train < len(files.paths):
         raise DataError(f"{files.source}: got both test images and test_fraction, expected only one of them; drop one")
     is_test = np.zeros(len(files.paths), bool)
-    for k, class_name in enumerate(files.class_names):
-        members = np.flatnonzero(files.labels == k)
-        count = round(options.test_fraction * len(members))
-        if not 0 < count < len(members):
-            raise DataError(
-                f"{files.source}: test_fraction {options.test_fraction} of the {len(members)} images of class {class_name!r} "
-                f"is {count}, expected at least one image for testing and one for training"
-            )
-        (shuffled,) = permutations(bit_stream(options.test_seed, Purpose.HELD_OUT, k), 1, len(members))
-        is_test[members[shuffled[:count]]] = True
+    for k in range(len(files.class_names)):
+        members = np.flatnonzero(files.labels == k).tolist()
+        count = min(round(options.test_fraction * len(members)), len(members) - 1)
+        drawn = sorted(members, key=lambda row: (_lot(files.paths[row], options.test_seed), files.paths[row]))
+        is_test[drawn[: max(0, count)]] = True
+    if not is_test.any():
+        raise DataError(
+            f"{files.source}: test_fraction {options.test_fraction} of {int((files.labels >= 0).sum())} labelled images "
+            f"in {len(files.class_names)} classes is less than one image of each, expected a larger fraction or more labels"
+        )
     order = np.argsort(is_test, kind="stable")
     files.paths = [files.paths[row] for row in order]
     files.lines = [files.lines[row] for row in order] if files.lines else []
@@ -116,13 +134,18 @@ def hold_out(files: ImageFiles, options: LoadOptions) -> None:
     files.num_train = int((~is_test).sum())
 
 
+def _lot(path: str, seed: int) -> bytes:
+    """The lot of a file: those with the lowest lots are held out."""
+    name = os.path.basename(path).encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(name, digest_size=8, key=str(seed).encode()).digest()
+
+
 def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Dataset, LoadReport]:
     """Decode `files`, or open them from the cache, and make a dataset.
 
     Raises:
-        DataError: on mixed sizes without `size`, too many unreadable files, or a class without readable images.
+        DataError: on mixed sizes without `size`, or too many unreadable files.
     """
-    hold_out(files, options)
     order = hashlib.sha256("\0".join(files.paths).encode("utf-8", "surrogateescape")).hexdigest()
     key = cache_key("files", os.path.abspath(files.root), files.digest, order, f"size={options.size}")
     pool = DecodePool(
@@ -148,7 +171,6 @@ def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Data
     test = None
     if num_train < len(labels):
         test = Split(entry.images[num_train:], labels[num_train:], paths[num_train:])
-    _check_nonempty(files, train)
     return Dataset(name, files.class_names, train, test), report
 
 
@@ -163,12 +185,3 @@ def _check_skipped(report: LoadReport, total: int, options: LoadOptions) -> None
             f"{report.source}: {listed}\nexpected at most {limit}; repair or remove them", options.skip_remedy
         )
     report.warnings.append(f"{report.source}: skipped: {listed}")
-
-
-def _check_nonempty(files: ImageFiles, train: Split) -> None:
-    counts = Counter(train.labels.tolist())
-    empty = [class_name for k, class_name in enumerate(files.class_names) if not counts[k]]
-    if empty:
-        raise DataError(f"{files.source}: no training image of class {', '.join(empty)} can be read")
-    if counts[UNLABELED] == len(train):
-        raise DataError(f"{files.source}: no labelled training image can be read")

@@ -51,7 +51,7 @@ BY_EXTENSION: dict[str, tuple[_Loader, frozenset[str]]] = {
 }
 
 #: The same for an .npz written by ``momatch embed``.
-_FEATURES: tuple[_Loader, frozenset[str]] = (load_features, frozenset({"verify"}))
+_FEATURES: tuple[_Loader, frozenset[str]] = (load_features, frozenset({"verify", "labels"}))
 
 
 def load_dataset(name_or_path: str | Path, data_dir: str | Path | None = None, **options: Any) -> Dataset:
@@ -106,9 +106,13 @@ def load_with_report(
         raise DataError(unknown_name(name))
     load, used = _of_path(path)
     options.refuse_unused(name, used)
-    # A folder named like a known dataset must not get that dataset's official statistics.
-    dataset, report = load(f"./{path.name}" if path.name in BY_NAME else path.name, path, options)
+    dataset, report = load(dataset_name(path), path, options)
     return _resized(dataset, options.size), report
+
+
+def dataset_name(path: Path) -> str:
+    """Name of the dataset at a path; one named like a known dataset must not get that dataset's official statistics."""
+    return f"./{path.name}" if path.name in BY_NAME else path.name
 
 
 def _of_path(path: Path) -> tuple[_Loader, frozenset[str]]:

@@ -28,7 +28,11 @@ class DataError(ValueError):
         Args:
             names: option of `load_dataset` -> the caller's name for it.
         """
-        return DataError(self.message, {names[key]: text for key, text in self.remedies.items() if key in names})
+        return type(self)(self.message, {names[key]: text for key, text in self.remedies.items() if key in names})
+
+
+class NothingReadableError(DataError):
+    """No image file can be decoded."""
 
 
 class DataWarning(UserWarning):
@@ -100,6 +104,8 @@ class LoadOptions:
         test_seed: seed for choosing the held-out images.
         unlabeled_folders: names of the unlabelled image folder.
         test_folder: name of the test image folder.
+        labels: features files only: where to read labels. None: in the folder or manifest of the images, as they are now, if it
+            is there; a folder or manifest; or "stored", for the labels in the file.
         extra: add SVHN's 531,131 `extra` images to the training set.
         drop_test_duplicates: drop STL-10's unlabelled near-duplicates of test images.
     """
@@ -116,6 +122,7 @@ class LoadOptions:
     test_seed: int = 0
     unlabeled_folders: tuple[str, ...] = ("unlabeled", "unlabelled")
     test_folder: str = "test"
+    labels: str | Path | None = None
     extra: bool = False
     drop_test_duplicates: bool = False
 

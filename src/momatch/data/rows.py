@@ -389,6 +389,11 @@ class FeatureRows(Rows):
         """The small images stored with the features."""
         return None if self._pictures is None else PixelRows(self._pictures, self.index)
 
+    def beside(self) -> dict[str, Tensor]:
+        """What is stored beside the features of a single source: "stages" and "pictures", as far as there are any."""
+        found = {"stages": self._stages, "pictures": self._pictures}
+        return {kind: arrays[0] for kind, arrays in found.items() if arrays is not None}
+
     def plain(self) -> "FeatureRows":
         """The first view only."""
         return self._with([source[:, :1] for source in self.sources], self.index)

@@ -2,13 +2,16 @@
 
 import hashlib
 import io
+import os
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float16, Float32, Int64, UInt8
 from torch import Tensor
 
 from momatch._version import __version__
@@ -16,23 +19,30 @@ from momatch.config import TrainConfig
 from momatch.console.progress import CountProgress
 from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.cache import Journal
-from momatch.data.dataset import UNLABELED, Dataset, Split, update_digest
+from momatch.data.content import as_bytes, draw_keys
+from momatch.data.dataset import UNLABELED
 from momatch.data.feature_spec import MARKER, VERSION, FeatureSpec
-from momatch.data.features import FEATURES_DTYPE, STAGES_DTYPE, WEIGHTS, write_archive
+from momatch.data.features import FEATURES_DTYPE, STAGES_DTYPE, UNREADABLE, WEIGHTS, GatheredRows, write_archive
+from momatch.data.load import BY_NAME
 from momatch.data.rows import PixelRows
-from momatch.data.sampling import draw_subset
 from momatch.data.statistics import normalization
+from momatch.embedding.existing import Existing
+from momatch.embedding.images import Listing, list_images
 from momatch.embedding.network import Network, build_network
+from momatch.embedding.new_images import NewImages, open_new
 from momatch.embedding.part import KINDS, Part, RowWriter
 from momatch.models.spec import ModelSpec
 from momatch.numerics.checks import check_positive_int
-from momatch.storage.durable import json_bytes
-from momatch.training.data import load_by_name
+from momatch.storage.durable import json_bytes, replace_files
 from momatch.training.inputs import flips, whole_model_spec
 from momatch.training.setup import choose_device
 
 #: Longest side of the pictures kept for reports.
-MOST_PIXELS = 32
+MOST_PIXELS = 96
+#: Images in a batch, at least: results are then the same in any batch.
+MIN_BATCH = 16
+#: Settings that are not recorded as options of a features file: they say where and how, not what.
+_APART = frozenset({"dataset", "out", "data_dir", "batch_size", "device", "overwrite", "progress"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +67,7 @@ class EmbedOptions:
         batch_size: images per batch.
         seed: seed for views, for the images that a limit selects, and for random backbone weights.
         device: as in `TrainConfig`.
-        overwrite: replace an existing file.
+        overwrite: embed every image again, and replace an existing file whatever it holds.
         progress: show progress on standard error.
 
     Raises:
@@ -96,8 +106,11 @@ class EmbedOptions:
         parent = self.out.absolute().parent
         if self.out.suffix.lower() != ".npz" or self.out.is_dir() or not parent.is_dir():
             raise ValueError(f"out: got {self.out}, expected a .npz file in an existing directory")
-        if self.out.exists() and not self.overwrite:
-            raise ValueError(f"out: {self.out} already exists; choose another name, or overwrite it (--overwrite)")
+
+    def given(self) -> dict[str, Any]:
+        """Settings that rows depend on and that are not at their defaults."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in values.items() if name not in _APART and value != default}
 
     def as_config(self) -> TrainConfig:
         """The same settings as a validated config, with the defaults that depend on the dataset filled in."""
@@ -115,7 +128,10 @@ class Embedded:
         train: training images in the file.
         train_of: training images in the dataset.
         unlabeled: training images in the file without a label.
+        without_labels: classes without a labelled training image.
         test: test images in the file.
+        kept: images whose features were in the file already.
+        dropped: images that were in the file and are gone.
         resumed: images already passed through the backbone before an interruption, counting each view.
         passed: images passed through the backbone this time, counting each view.
         seconds: time that took.
@@ -126,127 +142,127 @@ class Embedded:
     train: int
     train_of: int
     unlabeled: int
+    without_labels: tuple[str, ...]
     test: int
+    kept: int
+    dropped: int
     resumed: int
     passed: int
     seconds: float
     size: int
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The images of one split to embed.
-
-    Attributes:
-        split: the dataset's split.
-        rows: rows of the images in it, ascending.
-    """
-
-    split: Split
-    rows: Int64[Tensor, " n"]
-
-    @property
-    def images(self) -> PixelRows:
-        """The images."""
-        return PixelRows([self.split.images], self.rows)
-
-    @property
-    def labels(self) -> Int64[Tensor, " n"]:
-        """Their labels."""
-        return self.split.labels[self.rows]
-
-    @property
-    def files(self) -> list[str]:
-        """Their file names; empty if they did not come from image files."""
-        return [self.split.files[row] for row in self.rows.tolist()] if self.split.files else []
-
-
 def embed(options: EmbedOptions) -> Embedded:
-    """Run images through a backbone in several views and save the features; resumes an interrupted embedding.
+    """Run images through a backbone in several views and save the features.
+
+    Resumes an interrupted embedding. A file that exists is brought up to date: images that are in it keep their features, new
+    ones are added, those that are gone are dropped. The result is that of embedding everything from the start, bit for bit on
+    the same machine. Two things stay as they were: the weights of a backbone, and the statistics of the pixels that normalise
+    the images of a backbone without its own.
 
     Raises:
-        ValueError: if the data or the backbone cannot be used, or `out` has an unfinished embedding with other settings.
+        ValueError: if the data or the backbone cannot be used, `out` holds something else, or an embedding with other settings.
         ImportError: if the backbone needs packages that are not installed.
         OSError: on a write error such as a full disk; finished rows are kept.
         Interrupted: after Ctrl-C or SIGTERM; finished rows are kept.
 
     Warns:
-        UserWarning: if a resumed embedding keeps its original weights although the backbone's have changed.
+        UserWarning: if an embedding keeps its original weights although the backbone's have changed.
+        DataWarning: if image files cannot be decoded.
     """
     device = choose_device(options.device)
-    dataset, chosen = _choose_images(options)
-    model, spec = _describe(options, dataset, chosen)
+    old = None if options.overwrite or not options.out.exists() else Existing.open(options.out, options)
+    listing = list_images(
+        options.dataset,
+        data_dir=options.data_dir,
+        image_size=options.as_config().image_size,
+        test_fraction=options.test_fraction,
+        limits={"train": options.limit, "test": options.limit_test},
+        seed=options.seed,
+        progress=options.progress,
+    )
+    listing, new, unreadable = open_new(listing, old, image_size=options.as_config().image_size)
+    if "train" not in listing.splits:
+        raise ValueError(f"{options.dataset}: got no training images, expected at least one")
+    spec = _describe(options, listing, new) if old is None else _updated(options, listing, old)
+    if old is not None and not new and old.is_of(listing, spec, unreadable):
+        return _embedded(options, listing, spec, old, seconds=0.0, resumed=0, passed=0)
     part = Part(options.out)
     with part.opened():
-        plan = _plan(options, spec, chosen)
+        plan = _plan(options, spec, new)
         if not part.is_begun(plan):
             part.clear()
-        network = build_network(model, spec, part.path(WEIGHTS), device)
-        spec = replace(
-            spec,
-            num_features=network.num_features,
-            stage_names=network.stage_names,
-            num_statistics=network.num_statistics,
-        )
-        part.begin(plan, _arrays(spec, chosen))
+            if old is not None:
+                replace_files({part.path(WEIGHTS): old.weights()})
+        network = None
+        if new:
+            network = build_network(_model(spec), spec, part.path(WEIGHTS), device)
+            found = (network.num_features, network.stage_names, network.num_statistics)
+            if old is not None and found != (spec.num_features, spec.stage_names, spec.num_statistics):
+                raise ValueError(
+                    f"backbone {spec.backbone!r}: got {found[0]} features and the stages {found[1]}, expected "
+                    f"{spec.num_features} and {spec.stage_names} as in {options.out}; embed everything again (--overwrite)"
+                )
+            spec = replace(spec, num_features=found[0], stage_names=found[1], num_statistics=found[2])
+        picture = _picture_shape(new, old)
+        arrays = _arrays(spec, {name: len(one) for name, one in new.items()}, picture)
+        final = _arrays(spec, {name: len(one) for name, one in listing.splits.items()}, picture)
+        part.begin(plan, arrays, final)
         done = part.done()
         clock = time.perf_counter()
-        passed = _pass_all(part, network, chosen, spec, done=done, options=options)
+        passed = 0 if network is None else _pass_all(part, network, new, spec, picture, done=done, options=options)
         seconds = time.perf_counter() - clock
-        write_archive(part.path("features.npz"), _members(part, spec, chosen))
+        write_archive(part.path("features.npz"), _members(part, spec, listing, new, old=old, unreadable=unreadable))
         part.finish(part.path("features.npz"))
+    resumed = sum(done.get(split, 0) * _views(spec, split) for split in new)
+    return _embedded(options, listing, spec, old, seconds=seconds, resumed=resumed, passed=passed)
+
+
+def _embedded(
+    options: EmbedOptions,
+    listing: Listing,
+    spec: FeatureSpec,
+    old: Existing | None,
+    *,
+    seconds: float,
+    resumed: int,
+    passed: int,
+) -> Embedded:
+    train = listing.splits["train"]
+    present = set(train.labels.tolist())
+    kept, dropped = (0, 0) if old is None else old.overlap(listing)
     return Embedded(
         spec=spec,
-        train=len(chosen["train"].rows),
-        train_of=len(dataset.train),
-        unlabeled=int((chosen["train"].labels == UNLABELED).sum()),
-        test=len(chosen["test"].rows) if "test" in chosen else 0,
-        resumed=sum(done.get(split, 0) * _views(spec, split) for split in chosen),
+        train=len(train),
+        train_of=listing.total,
+        unlabeled=int((train.labels == UNLABELED).sum()),
+        without_labels=tuple(name for k, name in enumerate(listing.class_names) if k not in present),
+        test=len(listing.splits["test"]) if "test" in listing.splits else 0,
+        kept=kept,
+        dropped=dropped,
+        resumed=resumed,
         passed=passed,
         seconds=seconds,
         size=options.out.stat().st_size,
     )
 
 
-def _choose_images(options: EmbedOptions) -> tuple[Dataset, dict[str, Chosen]]:
-    """The dataset, and the images of each split to embed.
-
-    Raises:
-        ValueError: if the data cannot be used, or are features instead of images.
-    """
-    dataset = load_by_name(
-        options.dataset,
-        data_dir=options.data_dir,
-        image_size=options.as_config().image_size,
-        test_fraction=options.test_fraction,
-        progress=options.progress,
-    )
-    chosen = {}
-    for name, split, limit in (("train", dataset.train, options.limit), ("test", dataset.test, options.limit_test)):
-        if split is not None and len(split):
-            rows = torch.arange(len(split)) if limit is None else draw_subset(split.labels, limit, seed=options.seed)
-            chosen[name] = Chosen(split, rows)
-    if "train" not in chosen:
-        raise ValueError(f"{options.dataset}: got no training images, expected at least one")
-    return dataset, chosen
-
-
-def _describe(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]) -> tuple[ModelSpec, FeatureSpec]:
-    """The spec to build the backbone from, and the file's spec, whose features and stages are not known yet."""
-    images = chosen["train"].images
-    channels, height, width = images.shape
-    spec = FeatureSpec(
+def _describe(options: EmbedOptions, listing: Listing, new: Mapping[str, NewImages]) -> FeatureSpec:
+    """The file's spec, whose features and stages are not known yet."""
+    images = new["train"].images
+    channels, height, width = new["train"].shape
+    return FeatureSpec(
         path=options.out,
-        dataset=dataset.name,
-        class_names=dataset.class_names,
+        dataset=listing.name,
+        class_names=listing.class_names,
         backbone=options.backbone,
         backbone_variant=options.backbone_variant,
-        flip="yes" if flips(options.flip, dataset.name) else "no",
+        flip="yes" if flips(options.flip, listing.name) else "no",
         strong_operations=options.strong_operations,
         cutout=options.cutout,
         in_channels=channels,
         image_size=(height, width),
-        normalization=normalization(dataset.name, images),
+        normalization=normalization(listing.name, images),
         num_features=0,
         stage_names=(),
         num_statistics=0,
@@ -254,38 +270,66 @@ def _describe(options: EmbedOptions, dataset: Dataset, chosen: dict[str, Chosen]
         strong_views=options.strong_views,
         seed=options.seed,
         created_by=f"momatch {__version__}",
+        source=options.dataset,
+        source_near=_near(options),
+        options=options.given(),
     )
-    # Only the classifier's backbone and preprocessing are used; the head does not matter.
-    return whole_model_spec(TrainConfig(head="linear", embedding_dim=0), spec, dataset.class_names), spec
 
 
-def _plan(options: EmbedOptions, spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, object]:
-    """Everything the rows depend on, except batch size and device, which change only the last digits."""
-    digest = hashlib.sha256(repr(spec.class_names).encode())
-    for part in chosen.values():
-        digest.update(part.rows.numpy().tobytes())
-        digest.update(part.labels.numpy().tobytes())
-        update_digest(digest, part.images)
-    # Features and stages of the backbone follow from the rest.
-    follow = ("num_features", "stage_names", "num_statistics")
-    values = {key: value for key, value in asdict(spec).items() if key not in ("path", *follow)}
+def _updated(options: EmbedOptions, listing: Listing, old: Existing) -> FeatureSpec:
+    """The spec of a file that is brought up to date."""
+    return replace(
+        old.spec,
+        path=options.out,
+        dataset=listing.name,
+        class_names=listing.class_names,
+        created_by=f"momatch {__version__}",
+        source=options.dataset,
+        source_near=_near(options),
+        options=options.given(),
+    )
+
+
+def _near(options: EmbedOptions) -> str:
+    """The dataset's path as seen from the directory of the features file; empty for a known dataset."""
+    path = Path(options.dataset).expanduser()
+    if options.dataset in BY_NAME or not path.exists():
+        return ""
+    return os.path.relpath(path.resolve(), options.out.absolute().parent.resolve())
+
+
+def _model(spec: FeatureSpec) -> ModelSpec:
+    """What the backbone is built from. Only backbone and preprocessing are used; the head does not matter."""
+    return whole_model_spec(TrainConfig(head="linear", embedding_dim=0), spec, ("one", "other"))
+
+
+def _plan(options: EmbedOptions, spec: FeatureSpec, new: Mapping[str, NewImages]) -> dict[str, object]:
+    """Everything the rows depend on, except batch size and device, which change only the last digits. Not the labels."""
+    digest = hashlib.sha256()
+    for one in new.values():
+        digest.update(one.digests.tobytes())
+    # Features and stages of the backbone follow from the rest; names and labels may change meanwhile.
+    apart = ("path", "num_features", "stage_names", "num_statistics", "class_names", "dataset", "source", "source_near")
+    values = {key: value for key, value in asdict(spec).items() if key not in (*apart, "options", "created_by")}
     limits = {"limit": options.limit, "limit_test": options.limit_test, "test_fraction": options.test_fraction}
     return {
         "format": VERSION,
         **limits,
         **values,
-        "images": {name: len(part.rows) for name, part in chosen.items()},
+        "images": {name: len(one) for name, one in new.items()},
         "digest": digest.hexdigest(),
     }
 
 
-def _arrays(spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _arrays(
+    spec: FeatureSpec, counts: Mapping[str, int], picture: tuple[int, ...]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """File name -> dtype and shape, for so many images of each split and pictures of a shape."""
     arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, part in chosen.items():
-        n = len(part.rows)
+    for name, n in counts.items():
         arrays[f"{name}_features.npy"] = (FEATURES_DTYPE.str, (n, _views(spec, name), spec.num_features))
         arrays[f"{name}_stages.npy"] = (STAGES_DTYPE.str, (n, spec.num_statistics))
-        arrays[f"{name}_pictures.npy"] = ("|u1", (n, *_picture_shape(spec)))
+        arrays[f"{name}_pictures.npy"] = ("|u1", (n, *picture))
     return arrays
 
 
@@ -293,37 +337,41 @@ def _views(spec: FeatureSpec, split: str) -> int:
     return spec.num_views if split == "train" else 1
 
 
-def _picture_shape(spec: FeatureSpec) -> tuple[int, int, int]:
-    scale = min(1.0, MOST_PIXELS / max(spec.image_size))
-    height, width = (max(1, round(scale * side)) for side in spec.image_size)
-    return spec.in_channels, height, width
+def _picture_shape(new: Mapping[str, NewImages], old: Existing | None) -> tuple[int, ...]:
+    """Shape of the pictures: no larger than the images of the dataset."""
+    if old is not None:
+        return old.picture_shape
+    channels, height, width = new["train"].images.shape
+    scale = min(1.0, MOST_PIXELS / max(height, width))
+    return channels, *(max(1, round(scale * side)) for side in (height, width))
 
 
 def _pass_all(
     part: Part,
     network: Network,
-    chosen: dict[str, Chosen],
+    new: Mapping[str, NewImages],
     spec: FeatureSpec,
+    picture: tuple[int, ...],
     *,
     done: dict[str, int],
     options: EmbedOptions,
 ) -> int:
     """Pass the remaining images through the network; returns how many, counting each view."""
-    journal = Journal(part.folder, list(_arrays(spec, chosen)))
-    total = sum(len(one.rows) * _views(spec, name) for name, one in chosen.items())
-    before = reached = sum(done.get(name, 0) * _views(spec, name) for name in chosen)
+    journal = Journal(part.folder, [f"{name}_{kind}.npy" for name in new for kind in KINDS])
+    total = sum(len(one) * _views(spec, name) for name, one in new.items())
+    before = reached = sum(done.get(name, 0) * _views(spec, name) for name in new)
     bar = CountProgress(total, label="embed", done=before, enabled=options.progress)
     with StopSignals() as signals, bar:
         try:
-            for name, one in chosen.items():
+            for name, one in new.items():
                 writer = RowWriter(part, name, journal)
-                for first in range(done.get(name, 0), len(one.rows), options.batch_size):
-                    rows = one.rows[first : first + options.batch_size]
-                    images = one.images.gather(torch.arange(first, first + len(rows)))
-                    features, stages = network.views(images, rows) if name == "train" else network.plain(images)
-                    writer.write(first, features=features, stages=stages, pictures=_pictures(images, spec))
-                    bar.add(len(rows) * _views(spec, name))
-                    reached += len(rows) * _views(spec, name)
+                for first in range(done.get(name, 0), len(one), options.batch_size):
+                    images = one.batch(first, options.batch_size)
+                    keys = draw_keys(one.digests[first : first + len(images)]) if name == "train" else None
+                    features, stages = _pass(network, one.shaped(images), keys)
+                    writer.write(first, features=features, stages=stages, pictures=_pictures(images, picture))
+                    bar.add(len(images) * _views(spec, name))
+                    reached += len(images) * _views(spec, name)
                     if signals.received is not None:
                         raise Interrupted(
                             f"stopped with {reached:,} of {total:,} images done and saved; run the same command to resume",
@@ -334,22 +382,56 @@ def _pass_all(
     return total - before
 
 
-def _pictures(images: Tensor, spec: FeatureSpec) -> np.ndarray:
-    small = PixelRows([images]).converted(_picture_shape(spec))
-    return small.gather(torch.arange(len(images))).numpy()
+def _pass(
+    network: Network, images: UInt8[Tensor, "n C H W"], keys: Int64[Tensor, " n"] | None
+) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
+    """Features and statistics of a batch: in all views drawn by `keys`, or in the plain view only."""
+    n = len(images)
+    # Repeats images in a small batch: convolutions of few images are computed in another order, which changes last digits.
+    places = torch.arange(max(n, MIN_BATCH)) % n
+    if keys is None:
+        features, stages = network.plain(images[places])
+    else:
+        features, stages = network.views(images[places], keys[places])
+    return features[:n], stages[:n]
 
 
-def _members(part: Part, spec: FeatureSpec, chosen: dict[str, Chosen]) -> dict[str, bytes | Path]:
-    members: dict[str, bytes | Path] = {MARKER: spec.to_json()}
-    for name, one in chosen.items():
-        members[f"{name}_labels.npy"] = _npy(one.labels)
-        members |= {f"{name}_{kind}.npy": part.path(f"{name}_{kind}.npy") for kind in KINDS}
-        if one.files:
-            members[f"{name}_files.json"] = json_bytes(one.files, indent=None)
+def _pictures(images: UInt8[Tensor, "n c h w"], shape: tuple[int, ...]) -> np.ndarray:
+    return PixelRows([images]).converted(shape).gather(torch.arange(len(images))).numpy()
+
+
+def _members(
+    part: Part,
+    spec: FeatureSpec,
+    listing: Listing,
+    new: Mapping[str, NewImages],
+    *,
+    old: Existing | None,
+    unreadable: frozenset[bytes],
+) -> dict[str, bytes | Path | GatheredRows]:
+    """The members of the features file: kept rows of the old file and new ones, in the order of the listing."""
+    members: dict[str, bytes | Path | GatheredRows] = {MARKER: spec.to_json()}
+    for name, split in listing.splits.items():
+        kept = {} if old is None else old.arrays(name)
+        place = {} if old is None else old.places(name)
+        start = sum(len(array) for array in kept["features"]) if kept else 0
+        if name in new:
+            place = place | {digest: start + row for row, digest in enumerate(as_bytes(new[name].digests))}
+            for kind in KINDS:
+                array = np.load(part.path(f"{name}_{kind}.npy"), mmap_mode="r")
+                kept[kind] = [*kept.get(kind, []), array]
+        rows = np.array([place[digest] for digest in as_bytes(split.digests)], np.int64)
+        members[f"{name}_labels.npy"] = _npy(split.labels.numpy())
+        members |= {f"{name}_{kind}.npy": GatheredRows(kept[kind], rows) for kind in KINDS}
+        members[f"{name}_digests.npy"] = _npy(split.digests)
+        if split.files:
+            members[f"{name}_files.json"] = json_bytes(split.files, indent=None)
+    if unreadable:
+        members[UNREADABLE] = json_bytes(sorted(digest.hex() for digest in unreadable), indent=None)
     return members | {WEIGHTS: part.path(WEIGHTS)}
 
 
-def _npy(labels: Int64[Tensor, " n"]) -> bytes:
+def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, labels.numpy(), version=(1, 0))
+    np.lib.format.write_array(buffer, np.ascontiguousarray(array), version=(1, 0))
     return buffer.getvalue()

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from momatch.augment import StrongAugment, WeakAugment
-from momatch.augment.draws import draw
+from momatch.augment.draws import draw_at
 from momatch.data.feature_spec import FeatureSpec
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import build_classifier
@@ -48,22 +48,22 @@ class Network:
         return self._reader.names
 
     def views(
-        self, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"]
+        self, images: UInt8[Tensor, "n C H W"], keys: Int64[Tensor, " n"]
     ) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
         """Features of the plain, weak and strong views, and statistics of the plain view's stages.
 
-        View j of each kind depends on (seed, step j, row in the dataset) only, not on the batch or a limit.
+        View j of each kind depends on (seed, step j, key of the image) only, not on the batch or the other images.
 
         Args:
             images: raw images.
-            rows: (n,) their rows in the dataset, ascending.
+            keys: (n,) a number for each image's content (`momatch.data.content.draw_keys`).
 
         Raises:
             ValueError: if features are not finite in float16, or statistics in float32.
         """
         images = images.to(self._device)
-        weak = [self._view(self._weak, images, rows, j) for j in range(self._spec.weak_views)]
-        strong = [self._view(self._strong, images, rows, j) for j in range(self._spec.strong_views)]
+        weak = [self._view(self._weak, images, keys, j) for j in range(self._spec.weak_views)]
+        strong = [self._view(self._strong, images, keys, j) for j in range(self._spec.strong_views)]
         return self._computed(images, [*weak, *strong])
 
     def plain(
@@ -98,19 +98,10 @@ class Network:
         return reader, stages.shape[1]
 
     def _view(
-        self, view: WeakAugment | StrongAugment, images: UInt8[Tensor, "n C H W"], rows: Int64[Tensor, " n"], step: int
+        self, view: WeakAugment | StrongAugment, images: UInt8[Tensor, "n C H W"], keys: Int64[Tensor, " n"], step: int
     ) -> UInt8[Tensor, "n C H W"]:
-        first, last = int(rows[0]), int(rows[-1])
-        draws = draw(
-            last - first + 1,
-            view.num_draws,
-            seed=self._spec.seed,
-            step=step,
-            view=view.default_view,
-            offset=first,
-            device=images.device,
-        )
-        return view.apply(images, draws[(rows - first).to(images.device)])
+        draws = draw_at(keys.to(images.device), view.num_draws, seed=self._spec.seed, step=step, view=view.default_view)
+        return view.apply(images, draws)
 
     @torch.inference_mode()
     def _computed(

@@ -69,12 +69,18 @@ class Part:
                 )
         return True
 
-    def begin(self, plan: Mapping[str, Any], arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    def begin(
+        self,
+        plan: Mapping[str, Any],
+        arrays: Mapping[str, tuple[str, tuple[int, ...]]],
+        final: Mapping[str, tuple[str, tuple[int, ...]]],
+    ) -> None:
         """Create the files of an embedding, unless it is being resumed.
 
         Args:
             plan: see `is_begun`.
             arrays: file name -> dtype and shape.
+            final: the same for the finished file, which also has rows that were kept.
 
         Raises:
             ValueError: see `is_begun`.
@@ -82,7 +88,7 @@ class Part:
         """
         if self.is_begun(plan):
             return
-        self._require_space(2 * sum(_size(*array) for array in arrays.values()))
+        self._require_space(*(sum(_size(*array) for array in each.values()) for each in (arrays, final)))
         for name, (dtype, shape) in arrays.items():
             with open(self.path(name), "wb") as file:
                 np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
@@ -150,12 +156,13 @@ class Part:
             explained.errno = error.errno
             raise explained from error
 
-    def _require_space(self, size: int) -> None:
+    def _require_space(self, work: int, final: int) -> None:
         free = shutil.disk_usage(self.folder).free
-        if free < size:
+        if free < work + final:
             raise OSError(
                 errno.ENOSPC,
-                f"needs {size / 1e9:.2f} GB while it works and half of that afterwards, got {free / 1e9:.2f} GB free",
+                f"needs {(work + final) / 1e9:.2f} GB while it works and {final / 1e9:.2f} GB afterwards, got "
+                f"{free / 1e9:.2f} GB free",
             )
 
 

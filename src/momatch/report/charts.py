@@ -20,7 +20,7 @@ MAX_CURVE_POINTS = 400
 MAX_LINES = 20
 MAX_HEATMAP_STEPS = 120
 #: Longest side of a picture on the map, in pixels.
-MAP_PIXELS = 32
+MAP_PIXELS = 64
 #: Bars of a histogram.
 BINS = 60
 
@@ -176,6 +176,7 @@ def _map(points: MapPoints, sprites: Sprites) -> dict[str, Any]:
         "density": rounded(points.log_density.tolist()),
         "distance": rounded(points.distance.tolist()),
         "flagged": points.flagged.int().tolist(),
+        "files": list(points.files) if any(points.files) else None,
         # Datasets may differ in the size of their images.
         "kinds": [tile.kind for tile in tiles],
         "tiles": [tile.number for tile in tiles],

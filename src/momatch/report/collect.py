@@ -16,6 +16,8 @@ from momatch.report.latent_map import map_points
 from momatch.report.predictions import (
     Predictions,
     confident_mistakes,
+    file_names,
+    least_sure,
     measure_densities,
     most_outlying,
     pool_sample,
@@ -102,9 +104,10 @@ def collect(
         others, problems = _predict_outliers(model, data, outliers, data_dir or files.config.data_dir, log)
         report = replace(report, problems=(*report.problems, *problems))
         report = _with_test(report, [test, *others], files.config, most_points, log)
-    outlying, notes = _outlying(model, data, files.config, log)
+    outlying, to_label, notes = _of_pool(model, data, files.config, log)
     problems = disagreements(files.config, files.result, model, report.evaluation)
-    return replace(report, outlying=outlying, notes=(*report.notes, *notes), problems=(*report.problems, *problems))
+    report = replace(report, outlying=outlying, to_label=to_label, notes=(*report.notes, *notes))
+    return replace(report, problems=(*report.problems, *problems))
 
 
 def _without_model(name: str, directory: Path, files: RunFiles) -> RunReport:
@@ -127,7 +130,9 @@ def _without_model(name: str, directory: Path, files: RunFiles) -> RunReport:
 
 
 def _all_missing(report: RunReport, why: Missing) -> RunReport:
-    return replace(report, evaluation=why, points=why, clusters=why, densities=why, mistakes=why, outlying=why)
+    return replace(
+        report, evaluation=why, points=why, clusters=why, densities=why, mistakes=why, outlying=why, to_label=why
+    )
 
 
 def _model_and_data(
@@ -194,7 +199,9 @@ def _predict_test(model: Model, data: RunData, log: Log) -> Predictions:
     if test is None or len(test) == 0:
         raise ValueError(f"There is nothing to evaluate on: {input_of(data.dataset).no_test}")
     log(f"running the model on {len(test):,} test images")
-    return Predictions.of(model, "test images", fitted(test.rows, model.spec), test.labels)
+    assert data.dataset.test is not None, "there are test images"
+    files = file_names(data.dataset.test, test.rows)
+    return Predictions.of(model, "test images", fitted(test.rows, model.spec), test.labels, files=files)
 
 
 def _predict_outliers(
@@ -205,7 +212,9 @@ def _predict_outliers(
     unknown = data.parts.unknown_test
     if unknown is not None and len(unknown):
         log(f"running the model on {len(unknown):,} test images of held-out classes")
-        predictions.append(Predictions.of(model, HELD_OUT, fitted(unknown.rows, model.spec)))
+        assert data.dataset.test is not None, "there are test images"
+        names = file_names(data.dataset.test, unknown.rows)
+        predictions.append(Predictions.of(model, HELD_OUT, fitted(unknown.rows, model.spec), files=names))
     for name in dict.fromkeys(outliers):
         if name == model.spec.dataset:
             problems.append(
@@ -224,8 +233,8 @@ def _predict_outliers(
 
 
 def _predict_dataset(model: Model, name: str, data_dir: str | None) -> tuple[Predictions, tuple[str, ...]]:
-    images, warnings = read_outliers(name, data_dir, model.spec, model.classifier)
-    return Predictions.of(model, name, images), warnings
+    images, files, warnings = read_outliers(name, data_dir, model.spec, model.classifier)
+    return Predictions.of(model, name, images, files=files), warnings
 
 
 def _with_test(
@@ -268,22 +277,32 @@ def _clusters(test: Predictions, config: TrainConfig) -> tuple[ClusterMoments, .
     return clusters
 
 
-def _outlying(
+def _of_pool(
     model: Model, data: RunData, config: TrainConfig, log: Log
-) -> tuple[tuple[Picture, ...] | Missing, list[str]]:
-    """The most outlying images of the pool, and a note if only a sample of it was scored."""
+) -> tuple[tuple[Picture, ...] | Missing, tuple[Picture, ...] | Missing, list[str]]:
+    """The most outlying images of the pool, those to label next, and a note if only a sample of it was scored."""
     split = attempt(lambda: data.split)
     if isinstance(split, Missing):
-        return split, []
+        return split, split, []
     size = len(split.unlabeled)
     if size == 0:
-        return Missing("There are no unlabelled images."), []
+        none = Missing("There are no unlabelled images.")
+        return none, none, []
     positions = pool_sample(size, config.seed)
     log(f"running the model on {len(positions):,} unlabelled images")
 
-    def score() -> tuple[Picture, ...]:
-        rows = fitted(split.unlabeled.select(positions), model.spec)
-        return most_outlying(Predictions.of(model, "unlabelled images", rows), pool_truths(data, positions))
+    def predict() -> Predictions:
+        rows = split.unlabeled.select(positions)
+        files = file_names(data.dataset.train, rows)
+        return Predictions.of(model, "unlabelled images", fitted(rows, model.spec), files=files)
 
-    note = f"The most outlying images were chosen from a random {len(positions):,} of the {size:,} unlabelled images."
-    return attempt(score), [note] if len(positions) < size else []
+    pool = attempt(predict)
+    if isinstance(pool, Missing):
+        return pool, pool, []
+    truths = pool_truths(data, positions)
+    note = f"The images of the pool were chosen from a random {len(positions):,} of the {size:,} unlabelled images."
+    return (
+        attempt(lambda: most_outlying(pool, truths)),
+        attempt(lambda: least_sure(pool, truths, split.is_shown[positions])),
+        [note] if len(positions) < size else [],
+    )

@@ -145,4 +145,5 @@ def map_points(origins: Sequence[Predictions], most_points: int, log: Callable[[
         flagged=torch.cat([origin.score > threshold for origin in shown]),
         images=_of_one_size([origin.thumbnails() for origin in shown]),
         explained=plane.explained,
+        files=tuple(file for origin in shown for file in origin.files or [""] * len(origin)),
     )

@@ -24,7 +24,7 @@ MARKER = "<title>momatch: "
 #: The marker is within this many bytes from the beginning of the file.
 MARKER_WITHIN = 4096
 #: Longest side of a picture on a contact sheet, in pixels.
-SHEET_PIXELS = 64
+SHEET_PIXELS = 96
 
 
 def report_run(run: Run, *, dataset: Dataset | None = None) -> Path:
@@ -87,7 +87,7 @@ def build_page(runs: Sequence[RunReport]) -> str:
     data = chart_data(runs, sprites)
     # Added here, though the template adds them again: the style sheet at its top holds all pictures.
     for run in runs:
-        for pictures in (run.mistakes, run.outlying):
+        for pictures in (run.mistakes, run.outlying, run.to_label):
             for picture in () if isinstance(pictures, Missing) else pictures:
                 sprites.add(picture.image, most=SHEET_PIXELS)
         for image in () if run.outlier_list is None else run.outlier_list.images:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from momatch.data.dataset import UNLABELED
+from momatch.data.dataset import UNLABELED, Split
 from momatch.data.rows import Rows
 from momatch.evaluation.evaluate import Outputs, outlier_scores, run_classifier, separation
 from momatch.evaluation.judging import judge_scores
@@ -21,6 +21,8 @@ from momatch.report.run_report import Densities, Picture
 MAX_THUMBNAIL_SIDE = 64
 #: Images on a contact sheet.
 MAX_PICTURES = 40
+#: Images in the list of what to label next.
+MAX_TO_LABEL = 20
 #: Images of the pool that are scored; more would take long and show the same.
 MAX_POOL = 20_000
 
@@ -35,6 +37,7 @@ class Predictions:
         labels: (N,) true class, -1 for outliers and unlabelled images.
         outputs: the model's outputs.
         model: the model.
+        files: name of each image's file; empty if the images did not come from files.
     """
 
     name: str
@@ -42,9 +45,18 @@ class Predictions:
     labels: Int64[Tensor, " N"]
     outputs: Outputs
     model: Model
+    files: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: Model, name: str, images: Rows, labels: Int64[Tensor, " N"] | None = None) -> "Predictions":
+    def of(
+        cls,
+        model: Model,
+        name: str,
+        images: Rows,
+        labels: Int64[Tensor, " N"] | None = None,
+        *,
+        files: tuple[str, ...] = (),
+    ) -> "Predictions":
         """Run the model on images; without `labels` they count as unlabelled.
 
         Raises:
@@ -52,7 +64,7 @@ class Predictions:
         """
         labels = torch.full((len(images),), UNLABELED) if labels is None else labels
         names = None if model.judge is None else model.judge.stage_names
-        return cls(name, images, labels, run_classifier(model.classifier, images, stage_names=names), model)
+        return cls(name, images, labels, run_classifier(model.classifier, images, stage_names=names), model, files)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -60,7 +72,8 @@ class Predictions:
     def select(self, positions: Int64[Tensor, " n"]) -> "Predictions":
         """The predictions at `positions`."""
         rows, labels = self.images.select(positions), self.labels[positions]
-        return Predictions(self.name, rows, labels, self.outputs.select(positions), self.model)
+        files = tuple(self.files[position] for position in positions.tolist()) if self.files else ()
+        return Predictions(self.name, rows, labels, self.outputs.select(positions), self.model, files)
 
     def where(self, mask: Bool[Tensor, " N"]) -> "Predictions":
         """The predictions where `mask` is true."""
@@ -121,9 +134,10 @@ class Predictions:
         pictures = shown.images.pictures
         images = shown.thumbnails() if pictures is None else pictures.gather(torch.arange(len(shown)))
         columns = (order.tolist(), shown.predicted.tolist(), shown.confidence.tolist(), shown.score.tolist())
+        files = shown.files or [""] * len(shown)
         return tuple(
-            Picture(image, truths[position], names[predicted], confidence, score)
-            for image, position, predicted, confidence, score in zip(images, *columns, strict=True)
+            Picture(image, truths[position], names[predicted], confidence, score, file)
+            for image, file, position, predicted, confidence, score in zip(images, files, *columns, strict=True)
         )
 
 
@@ -159,6 +173,33 @@ def most_outlying(pool: Predictions, truths: Sequence[str | None]) -> tuple[Pict
     """Images with the highest outlier scores, highest first; those without finite outputs are left out."""
     order = pool.score.argsort(descending=True, stable=True)
     return pool.pictures(order[pool.is_finite[order]], truths)
+
+
+def least_sure(pool: Predictions, truths: Sequence[str | None], is_labeled: Bool[Tensor, " N"]) -> tuple[Picture, ...]:
+    """Images to label next: those that the model is least sure of, without labelled and outlying ones.
+
+    Args:
+        pool: predictions for images of the pool.
+        truths: names of the true classes by position; None where unknown.
+        is_labeled: which images have a label that the model was trained on.
+    """
+    usable = pool.is_finite & ~is_labeled
+    if not bool(usable.any()):
+        return ()
+    usable &= pool.score <= outlier_threshold(pool.score[usable])
+    order = pool.doubt.argsort(descending=True, stable=True)
+    return pool.pictures(order[usable[order]][:MAX_TO_LABEL], truths)
+
+
+def file_names(split: Split, rows: Rows) -> tuple[str, ...]:
+    """File names of `rows`, which were selected from `split`; none if its images did not come from files."""
+    if not split.files:
+        return ()
+    # A selection has the tensors of the split; a pool with held-out images has them twice.
+    total = sum(len(source) for source in split.rows.sources)
+    place = torch.zeros(total, dtype=torch.int64)
+    place[split.rows.index] = torch.arange(len(split))
+    return tuple(split.files[position] for position in place[rows.index % total].tolist())
 
 
 def pool_truths(data: RunData, positions: Int64[Tensor, " n"]) -> list[str | None]:

@@ -218,15 +218,16 @@ def read_data(directory: Path, config: TrainConfig, data_dir: str | None, datase
 
 def read_outliers(
     name: str, data_dir: str | None, spec: ModelSpec, classifier: Classifier
-) -> tuple[Rows, tuple[str, ...]]:
-    """Images of another dataset (its test images if it has any) in the shape that the model takes; and warnings.
+) -> tuple[Rows, tuple[str, ...], tuple[str, ...]]:
+    """Images of another dataset (its test images if it has any) in the shape that the model takes; file names; warnings.
 
     Raises:
         ValueError: if the dataset cannot be found or used, or holds features of another backbone.
     """
     dataset, messages = _load(partial(load_by_name, name, image_size=size_of_files(name, spec)), name, data_dir)
     input_of(dataset).check_model(classifier)
-    return fitted((dataset.test or dataset.train).rows, spec), messages
+    split = dataset.test or dataset.train
+    return fitted(split.rows, spec), split.files, messages
 
 
 def _load(load: Callable[..., Dataset], name: str, data_dir: str | None) -> tuple[Dataset, tuple[str, ...]]:

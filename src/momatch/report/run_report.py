@@ -43,6 +43,7 @@ class MapPoints:
         flagged: (n,) whether the outlier score exceeds that of 95 % of the test images.
         images: (n, C, H, W), downscaled so that no side exceeds 64 pixels.
         explained: share of the variance in the plane of the PCA map.
+        files: name of each image's file; empty strings for those that did not come from files.
     """
 
     maps: dict[str, Float[Tensor, "n 2"]]
@@ -57,6 +58,7 @@ class MapPoints:
     flagged: Bool[Tensor, " n"]
     images: UInt8[Tensor, "n C H W"]
     explained: float
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Picture:
         predicted: name of the predicted class.
         confidence: its posterior.
         score: outlier score, of the judge (without one Mahalanobis distance; energy for the linear head).
+        file: name of the image's file; empty if it did not come from one.
     """
 
     image: UInt8[Tensor, "C H W"]
@@ -116,6 +119,7 @@ class Picture:
     predicted: str
     confidence: float
     score: float
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ class RunReport:
         densities: of test images and outliers.
         mistakes: wrong predictions on test images, most confident first.
         outlying: images of the unlabelled pool, highest outlier score first.
+        to_label: images of the unlabelled pool whose labels would say most, first one first.
         has_judge: whether a judge scores outliers; if not, the head does.
         outlier_list: the list of likely outliers that the run wrote; None if it wrote none.
         notes: how the report was made (only a sample of the images was used, ...), one sentence each.
@@ -183,6 +188,7 @@ class RunReport:
     densities: Densities | Missing
     mistakes: tuple[Picture, ...] | Missing
     outlying: tuple[Picture, ...] | Missing
+    to_label: tuple[Picture, ...] | Missing = Missing("This was not computed.")
     has_judge: bool = False
     outlier_list: OutlierList | None = None
     notes: tuple[str, ...] = ()

@@ -14,10 +14,13 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-#: Pictures per row and column of a sheet: 64 of 32 pixels make 2048, which every browser and phone can display.
+#: Pictures per row and column of a sheet: 64 of 64 pixels make 4096, which every browser and phone can display.
 SIDE = 64
-#: Approximate longer side of a picture on screen, in pixels.
+#: Approximate longer side of a small picture on screen, in pixels; its pixels stay visible.
 SHOWN = 96
+#: Longer side of a photograph on screen: a picture of at least `PHOTOGRAPH` pixels, which is scaled smoothly.
+SHOWN_PHOTOGRAPH = 128
+PHOTOGRAPH = 64
 
 
 class Tile(NamedTuple):
@@ -88,16 +91,25 @@ class Sprites:
         for kind, pictures in enumerate(self._pictures):
             for start in range(0, len(pictures), SIDE * SIDE):
                 url = _data_url(_pack(pictures[start : start + SIDE * SIDE]))
-                rules.append(f".{self.css_class(Tile(kind, start))}{{background-image:url({url})}}")
+                smooth = ";image-rendering:auto" if _is_photograph(self._kinds[kind]) else ""
+                rules.append(f".{self.css_class(Tile(kind, start))}{{background-image:url({url}){smooth}}}")
         return "\n".join(rules)
 
     @property
     def _shown(self) -> list[Size]:
-        """Size on screen of each kind: enlarged by a whole factor, so that pixels stay square."""
-        scales = [max(1, round(SHOWN / max(height, width))) for _, height, width in self._kinds]
-        return [
-            Size(scale * width, scale * height) for scale, (_, height, width) in zip(scales, self._kinds, strict=True)
-        ]
+        """Size on screen of each kind: small ones enlarged by a whole factor, so that pixels stay square."""
+        sizes = []
+        for shape in self._kinds:
+            _, height, width = shape
+            scale: float = max(1, round(SHOWN / max(height, width)))
+            if _is_photograph(shape):
+                scale = SHOWN_PHOTOGRAPH / max(height, width)
+            sizes.append(Size(max(1, round(scale * width)), max(1, round(scale * height))))
+        return sizes
+
+
+def _is_photograph(shape: tuple[int, int, int]) -> bool:
+    return max(shape[1:]) >= PHOTOGRAPH
 
 
 def _thumbnail(image: UInt8[Tensor, "C H W"], most: int) -> UInt8[Tensor, "c h w"]:

@@ -1,4 +1,4 @@
-"""data.json: which data a run was trained on and how they were loaded. No torch."""
+"""data.json: which data a run was trained on and how they were loaded; labels.csv: the labels it saw. No torch."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,6 +8,8 @@ from momatch.storage.checkpoint import explain_write_errors
 from momatch.storage.durable import json_bytes, read_object, replace_files
 
 DATA = "data.json"
+#: The images and labels of a run on features whose labels are kept elsewhere (`momatch.data.labeling.label_record`).
+LABELS = "labels.csv"
 _KIND = "momatch data"
 _VERSION = 1
 
@@ -26,6 +28,8 @@ class DataRecord:
         train: number of training rows.
         test: number of test rows.
         digest: of the loaded data, `Dataset.digest`.
+        labels: folder or manifest that the labels of features were read from; None if they came with the data.
+        labeled: number of labelled training rows; None in older records.
     """
 
     source: str
@@ -37,16 +41,21 @@ class DataRecord:
     train: int
     test: int
     digest: str
+    labels: str | None = None
+    labeled: int | None = None
 
 
-def write_data_record(directory: Path, record: DataRecord) -> None:
-    """Write data.json.
+def write_data_record(directory: Path, record: DataRecord, labels: bytes | None = None) -> None:
+    """Write data.json, and labels.csv if `labels` are given.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if they cannot be written.
     """
+    files = {} if labels is None else {directory / LABELS: labels}
     with explain_write_errors(f"writing {DATA}", directory):
-        replace_files({directory / DATA: json_bytes({"format": _KIND, "version": _VERSION, **asdict(record)})})
+        # Last, because labels without a record are ignored, and a record is written only once.
+        files[directory / DATA] = json_bytes({"format": _KIND, "version": _VERSION, **asdict(record)})
+        replace_files(files)
 
 
 def read_data_record(directory: Path) -> DataRecord:

@@ -1,7 +1,7 @@
 """The directory of a run: its files, its lock, and when the run is finished.
 
 - config.json: the resolved settings; its format marker makes a directory a run
-- data.json: see `momatch.storage.data_record`
+- data.json, labels.csv: see `momatch.storage.data_record`
 - metrics.jsonl: one line per log interval
 - checkpoints/: see `momatch.storage.checkpoint`
 - model.safetensors, model.json, README.md: see `momatch.models.model_files`
@@ -36,7 +36,10 @@ CARD = "README.md"
 OUTLIERS = "outliers.csv"
 _METRICS, _RESULT, _LOG, _LOCK = "metrics.jsonl", "result.json", "run.log", "run.lock"
 #: Files that overwriting deletes, in this order: the result goes first, so an interrupted deletion never looks finished.
-_DELETED = (_RESULT, "data.json", OUTLIERS, "report.html", "model.onnx", "model.pt2", "model.json", "model.safetensors")
+_DELETED = (
+    *(_RESULT, "data.json", "labels.csv", OUTLIERS, "report.html"),
+    *("model.onnx", "model.pt2", "model.json", "model.safetensors"),
+)
 #: Files that are written under a temporary name first, which a kill may leave behind.
 _REPLACED = (CONFIG, _METRICS, CARD, *_DELETED)
 _EVENTS = "events.out.tfevents.*"

@@ -1,16 +1,21 @@
 """The data of a run: loading, recording for later reloading, and splitting."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from momatch.config import TrainConfig
 from momatch.data.contaminate import HeldOut, contaminate, hold_out_classes
-from momatch.data.dataset import Dataset, Examples
+from momatch.data.dataset import UNLABELED, Dataset, Examples
+from momatch.data.labeling import label_record
 from momatch.data.load import BY_NAME, load_dataset
 from momatch.data.report import DataError
 from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised, hold_out_pool, split_as_labeled, split_by_seed
-from momatch.storage.data_record import DataRecord, read_data_record
+from momatch.storage.data_record import LABELS, DataRecord, read_data_record
 from momatch.storage.run_config import read_config
 
 #: Name of the held-out classes' images among outliers.
@@ -18,7 +23,11 @@ HELD_OUT = "held-out classes"
 #: Default fraction of the pool kept out of training for calibration if there are no test images.
 POOL_SHARE = 0.1
 #: Option of `load_dataset` -> setting and flag, for error messages.
-_OPTIONS = {"size": "image_size (--image-size)", "test_fraction": "test_fraction (--test-fraction)"}
+_OPTIONS = {
+    "labels": "labels (--labels)",
+    "size": "image_size (--image-size)",
+    "test_fraction": "test_fraction (--test-fraction)",
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,7 @@ def load_by_name(
     data_dir: str | None = None,
     image_size: int | None = None,
     test_fraction: float | None = None,
+    labels: str | None = None,
     progress: bool = True,
     download: bool = True,
 ) -> Dataset:
@@ -50,10 +60,17 @@ def load_by_name(
     Raises:
         ValueError: if the data are invalid, or an option does not apply to the dataset.
     """
-    options = {"size": image_size, "test_fraction": test_fraction or None}
+    options = {"size": image_size, "test_fraction": test_fraction or None, "labels": labels}
     given = {key: value for key, value in options.items() if value is not None}
-    try:
+    with settings_named():
         return load_dataset(name, data_dir, progress=progress, download=download, **given)
+
+
+@contextmanager
+def settings_named() -> Iterator[None]:
+    """Errors about data name settings and flags, not options of `load_dataset`."""
+    try:
+        yield
     except DataError as error:
         raise error.renamed(_OPTIONS) from error
 
@@ -69,6 +86,7 @@ def load_data(config: TrainConfig) -> Dataset:
         data_dir=config.data_dir,
         image_size=config.image_size,
         test_fraction=config.test_fraction,
+        labels=config.labels,
         progress=config.progress,
     )
 
@@ -91,7 +109,47 @@ def describe_data(config: TrainConfig, dataset: Dataset, *, given: bool) -> Data
         train=len(dataset.train),
         test=0 if dataset.test is None else len(dataset.test),
         digest=dataset.digest(),
+        labels=None if dataset.labeling is None else dataset.labeling.source,
+        labeled=int((dataset.train.labels != UNLABELED).sum()),
     )
+
+
+def describe_labels(dataset: Dataset) -> bytes | None:
+    """The labels of features that are kept elsewhere, to be stored with the run; None for other data."""
+    if dataset.labeling is None or dataset.labeling.source is None:
+        return None
+    splits = {}
+    for name, split in dataset.splits.items():
+        assert split.digests is not None, "labels were found by them"
+        splits[name] = (split.labels.tolist(), split.files, split.digests)
+    return label_record(splits, dataset.class_names)
+
+
+def resumed_data(config: TrainConfig) -> tuple[Dataset | None, list[str]]:
+    """The data of a run to resume, with the labels that it was started with, and what has changed since.
+
+    Returns:
+        None and no notes if the labels came with the data.
+
+    Raises:
+        ValueError: if the data cannot be loaded, or the features of an image are gone.
+    """
+    assert config.run_dir is not None, "resolved"
+    path = Path(config.run_dir) / LABELS
+    if not path.exists():
+        return None, []
+    dataset = load_by_name(config.dataset, data_dir=config.data_dir, labels=str(path), progress=config.progress)
+    try:
+        now = load_data(config)
+    except ValueError as error:
+        return dataset, [f"labels cannot be read as they are now ({error}); the run goes on with those in {path}"]
+    if now.digest() == dataset.digest():
+        return dataset, []
+    labeled = [int((each.train.labels != UNLABELED).sum()) for each in (dataset, now)]
+    return dataset, [
+        f"images or labels have changed since the run was started: it goes on with the {labeled[0]:,} labels in {path}; there "
+        f"are {labeled[1]:,} now: start a new run to use them"
+    ]
 
 
 def load_run_data(
@@ -131,6 +189,7 @@ def load_run_data(
             data_dir=data_dir or read_config(directory).data_dir,
             image_size=record.image_size,
             test_fraction=record.test_fraction,
+            labels=str(directory / LABELS) if (directory / LABELS).exists() else None,
             progress=progress,
             download=download,
         )
@@ -143,18 +202,43 @@ def load_run_data(
     return dataset
 
 
+def classes_without_labels(dataset: Dataset) -> tuple[str, ...]:
+    """Classes without a labelled training image: they have a folder or test images only."""
+    present = set(dataset.train.labels.tolist())
+    return tuple(name for k, name in enumerate(dataset.class_names) if k not in present)
+
+
+def data_notes(dataset: Dataset) -> list[str]:
+    """What the user should know about the data of a run, one sentence each."""
+    notes = [] if dataset.labeling is None else dataset.labeling.notes()
+    if unlabeled := classes_without_labels(dataset):
+        numbers = torch.tensor([dataset.class_names.index(name) for name in unlabeled])
+        tested = 0 if dataset.test is None else int(torch.isin(dataset.test.labels, numbers).sum())
+        which = f"the class {unlabeled[0]} has" if len(unlabeled) == 1 else f"the classes {', '.join(unlabeled)} have"
+        test = f"; {tested:,} test images of it are not counted in the accuracy" if tested else ""
+        notes.append(f"{which} no label yet and cannot be predicted{test}")
+    return notes
+
+
 def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
-    """Separate the held-out classes of a dataset from the others.
+    """Separate the held-out classes of a dataset, and those without a label yet, from the others.
 
     Args:
         dataset: neither copied nor read.
         held_out_classes: comma-separated names or numbers, as in `TrainConfig`; empty for none.
 
     Raises:
-        ValueError: if a class is unknown or named twice, or if fewer than two would remain.
+        ValueError: if a class is unknown or named twice, or if fewer than two would remain or have labels.
     """
     words = [word.strip() for word in held_out_classes.split(",") if word.strip()]
-    if not words:
+    unlabeled = classes_without_labels(dataset)
+    if len(dataset.class_names) - len(unlabeled) < 2:
+        named = [name for name in dataset.class_names if name not in unlabeled]
+        raise ValueError(
+            f"{dataset.name}: got labels of {len(named)} classes ({', '.join(named) or 'none'}), expected at least two; label "
+            "a few images of each class: move them into a folder of that name, or list them in a manifest"
+        )
+    if not words and not unlabeled:
         nothing = Examples.of(dataset.train).select(dataset.train.labels[:0])
         return HeldOut(
             class_names=dataset.class_names,
@@ -166,8 +250,9 @@ def part_classes(dataset: Dataset, held_out_classes: str) -> HeldOut:
         )
     # Names take precedence over numbers: the classes of digits are named "0" to "9".
     classes = [int(word) if word.isdecimal() and word not in dataset.class_names else word for word in words]
+    held_out = {dataset.class_names[k] if isinstance(k, int) and k < dataset.num_classes else k for k in classes}
     try:
-        return hold_out_classes(dataset, classes)
+        return hold_out_classes(dataset, [*classes, *(name for name in unlabeled if name not in held_out)])
     except ValueError as error:
         raise ValueError(f"held_out_{error}") from error
 
@@ -178,6 +263,7 @@ def split_rows(config: TrainConfig, parts: HeldOut) -> tuple[SemiSupervised, Cal
     Raises:
         ValueError: if there are too few images.
     """
+    assert config.labels_per_class is not None, "resolved"
     if config.labels_per_class == 0:
         data = split_as_labeled(parts.train, parts.class_names, labeled_in_pool=config.labeled_in_pool)
     else:

@@ -22,7 +22,7 @@ from momatch.storage.data_record import DATA, write_data_record
 from momatch.storage.run_config import CONFIG
 from momatch.storage.run_directory import RunDirectory
 from momatch.training.allocator import explain_out_of_memory, keep_large_blocks
-from momatch.training.data import describe_data
+from momatch.training.data import data_notes, describe_data, describe_labels, resumed_data
 from momatch.training.optimizer import learning_rate
 from momatch.training.pool_outliers import find_outliers
 from momatch.training.processes import Processes, joined_processes
@@ -94,15 +94,16 @@ def fit(
             device = torch.device("cuda", processes.local_rank)
             torch.cuda.set_device(device)
         stack.enter_context(torch.random.fork_rng([device.index] if device.type == "cuda" else []))
-        training = build_training(config, device, processes, dataset, trust_code=trust_code)
+        data, changes = (dataset, []) if dataset is not None or not config.resume else resumed_data(config)
+        training = build_training(config, device, processes, data, trust_code=trust_code)
         recorder = stack.enter_context(_open_recorder(config, processes, device, tracker))
         if processes.is_main and not (directory.path / DATA).exists():
             record = describe_data(config, training.input.dataset, given=dataset is not None)
-            write_data_record(directory.path, record)
+            write_data_record(directory.path, record, describe_labels(training.input.dataset))
         signals = stack.enter_context(StopSignals())
         history, notes = _restore_newest(training, recorder) if config.resume else (History(), [])
         recorder.begin(training.stream.step, _describe_run(config, training))
-        for note in notes:
+        for note in [*data_notes(training.input.dataset), *changes, *notes]:
             recorder.say(note)
         evaluation = _train(config, training, recorder=recorder, history=history, signals=signals)
         if processes.is_main:

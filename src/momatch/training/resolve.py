@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine, error_at, merged, preset_layer
+from momatch.config.settings import default_labels
 from momatch.data.feature_spec import FeatureSpec, read_feature_spec
 
 #: Default preset for features files.
@@ -31,6 +32,7 @@ def resolve_layers(layers: Sequence[Layer], features: FeatureSpec | None = None)
     if features is None:
         return combine(layers)
     _check_features(layers, features)
+    layers = [Layer({"labels_per_class": default_labels(features.dataset)}, str(features.path)), *layers]
     if given.get("preset_name") is None:
         layers = [preset_layer(FEATURES_PRESET), *layers]
     return combine(layers, Layer(features.settings, str(features.path)))

@@ -4,11 +4,16 @@
 
     root/cat/...  root/dog/...  root/unlabeled/...  root/test/cat/...  root/test/dog/...
 
-The class and unlabelled folders may also be in ``root/train``. Subfolders of a class belong to the class. Hidden files are
-skipped; files without an image extension are counted as ignored.
+The class and unlabelled folders may also be in ``root/train``. Images directly in the root are unlabelled. Subfolders of a
+class belong to the class; a class may have no image yet. Hidden files are skipped; files without an image extension are
+counted as ignored.
+
+Folders are taken for what their names say, however they are spelled: ``Unlabelled-2`` is unlabelled, ``validation`` holds test
+images if there is no ``test``. What cannot be meant is refused; none of these is ever taken for a class.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +21,22 @@ from pathlib import Path
 import numpy as np
 
 from momatch.data.dataset import UNLABELED, Dataset
-from momatch.data.image_files import ImageFiles, check_classes, class_order, file_digest, load_files
+from momatch.data.image_files import ImageFiles, class_order, file_digest, hold_out, load_files
 from momatch.data.report import DataError, LoadOptions, LoadReport
 
 IMAGE_EXTENSIONS = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm", ".pnm", ".tga", ".tif", ".tiff", ".webp"}
+)
+#: Beginnings of the names of unlabelled folders, in small letters without spaces and signs.
+_UNLABELED_NAMES = ("unlabel", "nolabel", "notlabel", "unannotat", "notannotat")
+#: Names of folders of images to measure with, in the same spelling.
+_TEST_NAMES = frozenset(
+    f"{word}{what}"
+    for word in ("test", "tests", "testing", "val", "valid", "validate", "validation", "dev", "eval", "evaluation")
+    for what in ("", "set", "split", "data", "images")
+) | {"holdout", "heldout"}
+_TRAIN_NAMES = frozenset(
+    f"{word}{what}" for word in ("train", "training") for what in ("", "set", "split", "data", "images")
 )
 
 
@@ -40,6 +56,15 @@ class _Scan:
         self.paths += found
         self.labels += [label] * len(found)
         return len(found)
+
+    def add_loose(self) -> None:
+        """Add the images directly in the root: they are unlabelled."""
+        with os.scandir(self.root) as entries:
+            loose = {entry.name: entry for entry in entries if is_image_name(entry.name) and entry.is_file()}
+        for name in sorted(name for name in loose if not name.startswith(".")):
+            self.digest += _digest(loose[name], name)
+            self.paths.append(name)
+            self.labels.append(UNLABELED)
 
     def _images(self, folder: str) -> Iterator[str]:
         for name, entry in walk_files(self.root, folder):
@@ -101,41 +126,79 @@ def _has_images(folder: Path) -> bool:
         return any(is_image_name(entry.name) and entry.is_file() for entry in entries)
 
 
-def _layout(root: Path, options: LoadOptions) -> tuple[list[str], list[str], str | None]:
-    """The class folders, unlabelled folders and test folder, relative to `root`."""
+@dataclass(frozen=True)
+class _Layout:
+    """The folders of a dataset, relative to its root.
+
+    Attributes:
+        classes: one per class.
+        unlabeled: of unlabelled images.
+        test: with a subfolder per class; None if there is none.
+    """
+
+    classes: list[str]
+    unlabeled: list[str]
+    test: str | None
+
+
+def _layout(root: Path, options: LoadOptions) -> _Layout:
+    """Tell the folders of `root` apart by their names.
+
+    Raises:
+        DataError: if a name and what is in the folder do not fit together.
+    """
     folders = _subfolders(root)
-    is_unlabeled = {name: name.lower() in {other.lower() for other in options.unlabeled_folders} for name in folders}
-    if _has_images(root):
-        raise DataError(
-            f"{root}: got images directly in it, expected one subfolder per class; move them to a class folder or to "
-            f"{options.unlabeled_folders[0]}/"
-        )
-    test = next((name for name in folders if name.lower() == options.test_folder.lower()), None)
-    if test and _has_images(root / test):
-        raise DataError(
-            f"{root / test}: got images directly in it, expected class folders of test images; if it is a class, rename it",
-            {"test_folder": ", or set another name for the test folder with {}"},
-        )
-    classes = [name for name in folders if name != test and not is_unlabeled[name]]
-    unlabeled = [name for name in folders if is_unlabeled[name]]
+    unlabeled = [name for name in folders if _is_unlabeled(name, options)]
+    test = _test_folder(root, [name for name in folders if name not in unlabeled], options)
+    classes = [name for name in folders if name != test and name not in unlabeled]
     # If there are images directly in "train", it is a class.
-    train = next((name for name in classes if name.lower() == "train"), None)
+    train = next((name for name in classes if _plain(name) in _TRAIN_NAMES), None)
     if train and _subfolders(root / train) and not _has_images(root / train):
         if classes != [train]:
             others = ", ".join(sorted(set(classes) - {train}))
             raise DataError(
-                f"{root}: got the folders {others} next to train/, expected only {options.test_folder}/ and "
+                f"{root}: got the folders {others} next to {train}/, expected only {options.test_folder}/ and "
                 f"{options.unlabeled_folders[0]}/; move them",
                 {"test_folder": ", or set the name of the test folder with {}"},
             )
         inner = _subfolders(root / train)
-        marks = {name.lower() for name in options.unlabeled_folders}
-        classes = [f"{train}/{name}" for name in inner if name.lower() not in marks]
-        unlabeled += [f"{train}/{name}" for name in inner if name.lower() in marks]
-    if not classes and not unlabeled:
-        raise DataError(f"{root}: got no images and no class folders, expected one subfolder per class")
+        classes = [f"{train}/{name}" for name in inner if not _is_unlabeled(name, options)]
+        unlabeled += [f"{train}/{name}" for name in inner if _is_unlabeled(name, options)]
     _refuse_splits_as_classes(root, classes)
-    return classes, unlabeled, test
+    return _Layout(classes, unlabeled, test)
+
+
+def _plain(name: str) -> str:
+    """A name in small letters without spaces and signs, to compare spellings."""
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def _is_unlabeled(name: str, options: LoadOptions) -> bool:
+    named = {other.lower() for other in options.unlabeled_folders}
+    return name.lower() in named or _plain(name).startswith(_UNLABELED_NAMES)
+
+
+def _test_folder(root: Path, folders: list[str], options: LoadOptions) -> str | None:
+    """The folder of test images: that with the given name, or one that is called validation or similarly.
+
+    Raises:
+        DataError: if there are several, or images that are not in class folders.
+    """
+    named = [name for name in folders if name.lower() == options.test_folder.lower()]
+    similar = [name for name in folders if _plain(name) in _TEST_NAMES and name not in named]
+    found = [*named, *similar]
+    if len(found) > 1:
+        raise DataError(
+            f"{root}: got the folders {' and '.join(found)}, expected one folder of test images; move the images of the "
+            f"others to the class folders or to {found[0]}/; if one is a class, rename it"
+        )
+    if found and _has_images(root / found[0]):
+        raise DataError(
+            f"{root / found[0]}: got images directly in it, expected class folders of test images; if it is a class, "
+            "rename it",
+            {"test_folder": ", or set another name for the test folder with {}"},
+        )
+    return found[0] if found else None
 
 
 def _refuse_splits_as_classes(root: Path, classes: list[str]) -> None:
@@ -153,35 +216,31 @@ def scan_folder(root: Path, options: LoadOptions) -> ImageFiles:
     """List the images of an image folder without opening them.
 
     Raises:
-        DataError: if the folder is empty, has fewer than two classes, an empty class folder, or test classes without training
-            images.
+        DataError: if there are no images, or the layout cannot be understood.
     """
-    class_folders, unlabeled, test = _layout(root, options)
-    of_class = {folder.rsplit("/", 1)[-1]: folder for folder in class_folders}
-    names = class_order(of_class)
-    check_classes(str(root), names)
+    layout = _layout(root, options)
+    of_class = {folder.rsplit("/", 1)[-1]: folder for folder in layout.classes}
+    of_test = [] if layout.test is None else _subfolders(root / layout.test)
+    names = class_order([*of_class, *of_test])
     scan = _Scan(str(root))
-    empty = [of_class[name] for k, name in enumerate(names) if not scan.add(of_class[name], k)]
-    if empty:
-        raise DataError(f"{root}: no images in the class folder {', '.join(empty)}; add images or delete it")
-    for folder in unlabeled:
-        if not scan.add(folder, UNLABELED):
-            raise DataError(f"{root}: no images in the unlabelled folder {folder}; add images or delete it")
+    for k, name in enumerate(names):
+        if name in of_class:
+            scan.add(of_class[name], k)
+    for folder in layout.unlabeled:
+        scan.add(folder, UNLABELED)
+    scan.add_loose()
     num_train = len(scan.paths)
-    if test is not None:
-        unknown = sorted(set(_subfolders(root / test)) - set(names))
-        if unknown:
-            raise DataError(
-                f"{root / test}: got the class {', '.join(unknown)}, expected only classes of the training images"
-            )
-        for name in _subfolders(root / test):
-            scan.add(f"{test}/{name}", names.index(name))
-        if len(scan.paths) == num_train:
-            raise DataError(
-                f"{root / test}: no images in it, expected test images in class folders; add images or delete it"
-            )
+    if not num_train:
+        raise DataError(
+            f"{root}: got no images, expected one subfolder of images per class, or unlabelled images in "
+            f"{options.unlabeled_folders[0]}/ or in the folder itself"
+        )
+    for name in of_test:
+        scan.add(f"{layout.test}/{name}", names.index(name))
     labels = np.asarray(scan.labels, np.int64)
-    return ImageFiles(str(root), str(root), names, scan.paths, labels, num_train, scan.digest, ignored=scan.ignored)
+    files = ImageFiles(str(root), str(root), names, scan.paths, labels, num_train, scan.digest, ignored=scan.ignored)
+    hold_out(files, options)
+    return files
 
 
 def load_folder(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadReport]:

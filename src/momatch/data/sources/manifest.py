@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from momatch.data.dataset import UNLABELED, Dataset
-from momatch.data.image_files import ImageFiles, check_classes, class_order, file_digest, load_files
+from momatch.data.image_files import ImageFiles, class_order, file_digest, hold_out, load_files
 from momatch.data.report import DataError, LoadOptions, LoadReport, Skipped, examples
 
 #: line, path, label, split
 _Row = tuple[int, str, str, str]
+#: Extensions of manifests.
+MANIFESTS = frozenset({".csv", ".parquet", ".pq"})
 _SPLITS = {"": False, "train": False, "test": True}
 _UNLABELED = ("", str(UNLABELED))
 #: Written by other tools for a missing value: not a class, and not clearly "unlabelled".
@@ -108,6 +110,7 @@ class _Reading:
     """Usable and skipped rows so far."""
 
     root: str
+    must_exist: bool = True
     digest: int = 0
     paths: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
@@ -130,7 +133,8 @@ class _Reading:
             self.skipped.append(Skipped(f"line {line}: {path}", f"got the split {split!r}, expected train or test"))
             return
         try:
-            self.digest += file_digest(path, os.stat(os.path.join(self.root, path)))
+            if self.must_exist:
+                self.digest += file_digest(path, os.stat(os.path.join(self.root, path)))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self.skipped.append(Skipped(f"line {line}: {path}", str(reason)))
@@ -153,13 +157,24 @@ class _Reading:
             )
 
 
-def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
-    """Read a manifest; the images are not opened yet.
+def named_labels(source: Path) -> list[_Row]:
+    """Line, path, label and split ("train" or "test") of each row of a manifest; the images need not exist.
 
     Raises:
-        DataError: if it is empty, lacks a column, has fewer than two classes, contradictory rows, or too many unusable rows.
+        DataError: as `read_manifest`.
     """
-    reading = _Reading(str(source.parent))
+    reading = _read(source, LoadOptions(), must_exist=False)
+    splits = ["test" if is_test else "train" for is_test in reading.is_test]
+    return list(zip(reading.lines, reading.paths, reading.labels, splits, strict=True))
+
+
+def _read(source: Path, options: LoadOptions, *, must_exist: bool) -> _Reading:
+    """The usable rows.
+
+    Raises:
+        DataError: as `read_manifest`.
+    """
+    reading = _Reading(str(source.parent), must_exist)
     for row in _rows(source, ("path", "label")):
         if isinstance(row, Skipped):
             reading.skipped.append(row)
@@ -175,16 +190,24 @@ def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
             f"{examples(reading.skipped)}\nRepair or remove them",
             options.skip_remedy,
         )
-    return _files(source, reading)
+    return reading
+
+
+def read_manifest(source: Path, options: LoadOptions) -> ImageFiles:
+    """Read a manifest; the images are not opened yet.
+
+    Raises:
+        DataError: if it is empty, lacks a column, has contradictory rows, or too many unusable rows.
+    """
+    reading = _read(source, options, must_exist=True)
+    files = _files(source, reading)
+    hold_out(files, options)
+    return files
 
 
 def _files(source: Path, reading: _Reading) -> ImageFiles:
     is_test = np.asarray(reading.is_test, bool)
-    train_names = {label for label, test in zip(reading.labels, reading.is_test, strict=True) if label and not test}
-    names = class_order(train_names)
-    if len(names) < 2 and reading.skipped:
-        raise DataError(f"{source}: got {len(names)} class after skipping these rows:\n{examples(reading.skipped)}")
-    check_classes(str(source), names)
+    names = class_order({label for label in reading.labels if label})
     numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
     if len(set(numbers)) < len(numbers):
         raise DataError(
@@ -192,11 +215,8 @@ def _files(source: Path, reading: _Reading) -> ImageFiles:
         )
     number = {name: k for k, name in enumerate(names)} | {"": UNLABELED}
     for row in np.flatnonzero(is_test):
-        if reading.labels[row] not in train_names:
-            raise DataError(
-                f"{source}: line {reading.lines[row]}: got the test label {reading.labels[row]!r}, "
-                "expected a class of the training images"
-            )
+        if not reading.labels[row]:
+            raise DataError(f"{source}: line {reading.lines[row]}: got a test image without a label, expected a class")
     order = np.argsort(is_test, kind="stable")
     return ImageFiles(
         str(source),

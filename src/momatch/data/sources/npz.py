@@ -23,7 +23,7 @@ from torch import Tensor
 from momatch.data.arrays import channels_first
 from momatch.data.cache import cache_key, open_or_build, write_rows
 from momatch.data.dataset import UNLABELED, Dataset, Split
-from momatch.data.image_files import check_class_labels
+from momatch.data.image_files import check_class_labels, check_class_names
 from momatch.data.report import DataError, LoadOptions, LoadReport
 
 _KEYS = {
@@ -194,7 +194,9 @@ def _load(name: str, path: Path, options: LoadOptions) -> tuple[Dataset, LoadRep
     labeled = _labels(path, "labels", small["labels"], sizes["images"])
     labels = torch.cat([labeled, torch.full((sizes.get("unlabeled_images", 0),), UNLABELED)])
     names = _class_names(small, labels)
-    check_class_labels(str(path), names, labels)
+    check_class_names(str(path), names)
+    if "class_names" not in small:
+        check_class_labels(str(path), names, labels)
     test = None
     if "test_labels" in small and "test_images" not in sizes:
         raise DataError(f"{path}: got test_labels without test_images, expected both")

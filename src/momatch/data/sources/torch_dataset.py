@@ -16,7 +16,7 @@ from momatch.console.progress import CountProgress
 from momatch.data.cache import cache_key as make_key
 from momatch.data.cache import open_or_build, write_rows
 from momatch.data.dataset import UNLABELED, Dataset, Split
-from momatch.data.image_files import check_class_labels
+from momatch.data.image_files import check_class_labels, check_class_names
 from momatch.data.report import DataError
 
 _Sample = tuple[UInt8[np.ndarray, "C H W"], int]
@@ -166,5 +166,6 @@ def from_torch_dataset(
     names = class_names if class_names is not None else getattr(dataset, "classes", None)
     if names is None:
         names = [str(k) for k in range(int(train.labels.max()) + 1)]
-    check_class_labels(name, tuple(map(str, names)), train.labels)
+        check_class_labels(name, tuple(names), train.labels)
+    check_class_names(name, tuple(map(str, names)))
     return Dataset(name, tuple(map(str, names)), train, None if test is None else read([test], "test"))

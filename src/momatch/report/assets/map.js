@@ -39,7 +39,7 @@ function drawMap(chart, number) {
   draw(chart, traces, {
     hovermode: "closest", hoverdistance: 12, margin: { l: 1, r: 1, t: 1, b: 1 }, uirevision: state.view,
     // Touch scrolls the page; a mouse pans the map.
-    dragmode: mouse ? "pan" : false,
+    dragmode: mouse ? "pan" : false, annotations: nameplates(chart, run, state),
     xaxis: axis("", { ...bare, ...frame }), yaxis: axis("", { ...bare, ...frame, scaleanchor: "x" }),
   }, ["zoom2d", "pan2d", "resetScale2d", "toImage"]);
   if (!chart.dataset.listens) listen(chart, number);
@@ -101,42 +101,73 @@ function ringTrace(run, state) {
 function centerTraces(run, state) {
   const { x, y } = run.map.centers[state.map];
   const K = run.classes.length;
-  const named = K <= MOST_CHIPS;
-  if (!x.length) return named ? [nameplates(run, state)] : [];
+  if (!x.length) return [];
   return [{
-    type: "scatter", mode: named ? "markers+text" : "markers", x, y, customdata: x.map((_, k) => -1 - k), hoverinfo: "none",
-    visible: !state.off.has("centers"), text: run.classes.map(nameplate), textposition: "top center", textfont: plateFont(),
+    type: "scatter", mode: "markers", x, y, customdata: x.map((_, k) => -1 - k), hoverinfo: "none",
+    visible: !state.off.has("centers"),
     marker: {
-      symbol: "x", size: named ? 13 : 9, color: x.map((_, k) => classColor(k, K)),
+      symbol: "x", size: K <= MOST_CHIPS ? 13 : 9, color: x.map((_, k) => classColor(k, K)),
       opacity: x.map((_, k) => (state.only !== null && k !== state.only ? 0.15 : 1)),
       line: { color: color("paper"), width: 2 },
     },
   }];
 }
 
-// Names of classes at the centers, or in the middle of their points if there are no centers.
-function nameplates(run, state) {
-  const { maps, labels } = run.map;
+// Where the name of each class belongs: at its center, or in the middle of its points if there are no centers.
+function anchors(run, state) {
+  const { maps, centers, labels } = run.map;
+  if (centers[state.map].x.length) return state.off.has("centers") ? [] : run.classes.map((_, k) => [centers[state.map].x[k], centers[state.map].y[k]]);
   const middle = (values, k) => {
     const own = values.filter((v, i) => labels[i] === k && v !== null).sort((a, b) => a - b);
     return own[Math.floor(own.length / 2)] ?? null;
   };
-  return {
-    type: "scatter", mode: "text", text: run.classes.map(nameplate), hoverinfo: "skip", textfont: plateFont(),
-    x: run.classes.map((_, k) => middle(maps[state.map].x, k)), y: run.classes.map((_, k) => middle(maps[state.map].y, k)),
-  };
+  return run.classes.map((_, k) => [middle(maps[state.map].x, k), middle(maps[state.map].y, k)]);
 }
 
-function nameplate(name) {
-  return `<b>${short(name)}</b>`;
+// Names of classes beside their anchors, with a line to them. Each takes the nearest place that covers no other name or
+// anchor; the places are in pixels, so they hold at any zoom.
+function nameplates(chart, run, state) {
+  const K = run.classes.length;
+  const { x, y } = run.map.maps[state.map];
+  const at = anchors(run, state);
+  if (K > MOST_CHIPS || !at.length) return [];
+  const all = [...x.map((v, i) => [v, y[i]]), ...at].filter(([u, v]) => u !== null && v !== null);
+  const span = (j) => Math.max(...all.map((place) => place[j])) - Math.min(...all.map((place) => place[j])) || 1;
+  // The axes have one scale; Plotly leaves a margin around the points.
+  const scale = 0.9 * Math.min(chart.clientWidth / span(0), chart.clientHeight / span(1));
+  const pixels = at.map(([u, v]) => (u === null ? null : [u * scale, -v * scale]));
+  const taken = pixels.filter(Boolean).map(([u, v]) => ({ u, v, w: 16, h: 16 }));
+  const plates = [];
+  for (const [k, place] of pixels.entries()) {
+    if (!place || (state.only !== null && k !== state.only)) continue;
+    const size = { w: 14 + 8 * Math.min(16, Array.from(run.classes[k]).length), h: 24 };
+    const free = offsets(size).find(([du, dv]) => !taken.some((other) => overlaps(other, { u: place[0] + du, v: place[1] + dv, ...size })));
+    const [du, dv] = free ?? [0, -22];
+    taken.push({ u: place[0] + du, v: place[1] + dv, ...size });
+    plates.push({
+      x: at[k][0], y: at[k][1], ax: du, ay: dv, text: `<b>${short(run.classes[k])}</b>`, showarrow: true, arrowhead: 0,
+      arrowwidth: 1, arrowcolor: color("soft"), standoff: 7, font: { size: 13, color: color("ink") },
+      bgcolor: color("paper"), bordercolor: classColor(k, K), borderwidth: 1, borderpad: 2, opacity: 0.92,
+      captureevents: false,
+    });
+  }
+  return plates;
 }
 
-function plateFont() {
-  return { size: 13, color: color("ink"), shadow: halo() };
+// Offsets from an anchor to the middle of its name, nearest first.
+function offsets({ w, h }) {
+  const found = [];
+  for (const distance of [0, 16, 36, 60, 90, 130]) {
+    for (let turn = 0; turn < 12; turn += 1) {
+      const angle = -Math.PI / 2 + (turn * Math.PI) / 6;
+      found.push([Math.cos(angle) * (w / 2 + 10 + distance), Math.sin(angle) * (h / 2 + 10 + distance)]);
+    }
+  }
+  return found.sort(([a, b], [c, d]) => Math.hypot(a, b) - Math.hypot(c, d));
 }
 
-function halo() {
-  return ["1px 1px", "-1px -1px", "1px -1px", "-1px 1px", "0 0"].map((at) => `${at} 2px ${color("paper")}`).join(", ");
+function overlaps(one, other) {
+  return Math.abs(one.u - other.u) < (one.w + other.w) / 2 && Math.abs(one.v - other.v) < (one.h + other.h) / 2;
 }
 
 function mapKeys(chart, run, state, again) {
@@ -181,12 +212,13 @@ function listen(chart, number) {
 }
 
 function showPoint(pointer, run, i) {
-  const { origins, origin, labels, predicted, confidence, density, distance, flagged, kinds, tiles } = run.map;
+  const { origins, origin, labels, predicted, confidence, density, distance, flagged, files, kinds, tiles } = run.map;
   const truth = labels[i] < 0 ? null : run.classes[labels[i]];
   const facts = [["predicted", `${run.classes[predicted[i]]}, ${percent(confidence[i])} confidence`]];
   if (distance[i] !== null) facts.push(["distance", `${decimal(distance[i])} from the nearest ${run.judged ? "class, by the judge" : "center"}`]);
   if (density[i] !== null) facts.push(["log p(x)", decimal(density[i])]);
   facts.push(["from", origins[origin[i]]]);
+  if (files?.[i]) facts.push(["file", files[i]]);
   const wrong = truth !== null && labels[i] !== predicted[i] ? "misclassified" : null;
   const warning = [wrong, flagged[i] ? "flagged as outlier" : null].filter(Boolean).join("; ");
   showCard(pointer, tile(kinds[i], tiles[i]), truth ?? (origin[i] ? "Outlier" : "Unlabelled"), facts, warning);
