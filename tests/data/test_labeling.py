@@ -119,7 +119,7 @@ def test_manifest_labels_by_file_name(tmp_path, options):
         "cat/0.png,,",
         "dog/0.png,dog,test",
         "nowhere.png,dog,",
-        "test/cat/0.png,cat,train",
+        "test/cat/0.png,dog,train",
     ]
     path.write_text("\n".join(rows) + "\n")
     shutil.rmtree(tmp_path / "pets")
@@ -134,9 +134,9 @@ def test_manifest_labels_by_file_name(tmp_path, options):
     # Test images that are not listed keep their labels.
     tested = by_file(dataset.test, dataset.class_names)
     assert len(tested) == 10
-    assert (tested["dog/0.png"], tested["test/emu/1.png"]) == ("dog", "emu")
+    assert (tested["dog/0.png"], tested["test/emu/1.png"], tested["test/cat/0.png"]) == ("dog", "emu", "dog")
     assert dataset.class_names == ("cat", "dog", "emu", "fox")
-    assert dataset.labeling.missing == 2
+    assert dataset.labeling.missing == 1
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_all_labels_of_the_folder_are_used_as_they_are_now(folder):
     write_image(folder / "pets/emu/new.png", 1000, 2)
     run = trained(folder, "second")
     assert run.result["labeled_images"] == 14
-    notes = run.result["data_notes"]
+    notes = read_data_record(run.directory).notes
     assert notes[0] == f"labels are read from {folder / 'pets'}: 2 changed since the embedding"
     assert notes[1].startswith("1 images of ")
     assert "2 changed since" in (run.directory / "run.log").read_text()
@@ -58,7 +58,7 @@ def test_all_labels_of_the_folder_are_used_as_they_are_now(folder):
     (folder / "few.csv").write_text("path,label\ncat/0.png,cat\ndog/0.png,dog\n")
     fourth = trained(folder, "fourth", labels=str(folder / "few.csv"))
     assert fourth.result["labeled_images"] == 2
-    assert fourth.result["data_notes"][-1].startswith("the class emu has no label yet")
+    assert read_data_record(fourth.directory).notes[-1].startswith("the class emu has no label yet")
 
 
 def test_an_old_run_stays_what_it_was(folder):
@@ -103,7 +103,7 @@ def test_a_class_without_a_label_is_left_out_and_reported(folder, capsys, monkey
     run = trained(folder, "run")
     assert run.class_names == ("cat", "dog")
     assert run.result["test_images"] == 6
-    assert run.result["data_notes"][-1] == (
+    assert read_data_record(run.directory).notes[-1] == (
         "the class emu has no label yet and cannot be predicted; 3 test images of it are not counted in the accuracy"
     )
     # They are unknown to the model, so they serve as outliers.

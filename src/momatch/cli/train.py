@@ -13,6 +13,7 @@ from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine_resumed, merged, preset_layer, read_config_file
 from momatch.console.durations import format_duration
 from momatch.console.signals import speaks
+from momatch.storage.data_record import read_data_record
 from momatch.storage.run_config import is_run
 from momatch.storage.run_directory import OUTLIERS
 from momatch.training.resolve import FEATURES_PRESET, resolve_layers
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         # The run itself is complete.
         report, trouble = None, error
     result = run.result or {}
-    for line in summary(config, result):
+    for line in summary(config, result, read_data_record(run.directory).notes):
         print(line)
     if (outliers := outlier_line(config, result)) is not None:
         print(outliers)
@@ -113,11 +114,11 @@ def _layers(flags: Flags) -> list[Layer]:
     return [*layers, Layer(values, str(flags.config)), Layer(flags.settings)]
 
 
-def summary(config: TrainConfig, result: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the summary: what was trained, then its metrics."""
+def summary(config: TrainConfig, result: Mapping[str, Any], notes: Sequence[str] = ()) -> Iterator[str]:
+    """The lines of the summary: what was trained, notes about the data, then the metrics."""
     yield ""
     yield from _settings(config)
-    yield from result.get("data_notes", ())
+    yield from notes
     yield ""
     rows = [
         ("test accuracy (EMA model, last step)", _percent(result.get("test_accuracy"))),

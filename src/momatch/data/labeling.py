@@ -11,6 +11,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +87,12 @@ class CurrentLabels:
 
 
 def find_source(spec: FeatureSpec) -> Path | None:
-    """The folder or manifest that the features were made from: where it was named, or as seen from the features file."""
-    if not spec.source:
+    """The folder or manifest that the features were made from: as seen from the features file, or where it was named."""
+    if not spec.source_near:
         return None
-    for path in (Path(spec.source).expanduser(), spec.path.absolute().parent / spec.source_near):
+    given, near = Path(spec.source).expanduser(), spec.path.absolute().parent / spec.source_near
+    # The shorter name, if both are the same place.
+    for path in (given,) if given.resolve() == near.resolve() else (near, given):
         if path.is_dir() or (path.is_file() and path.suffix.lower() in MANIFESTS):
             return path
     return None
@@ -120,10 +123,9 @@ def current_labels(
         path = Path(options.labels).expanduser()
         if not path.exists():
             raise DataError(f"labels: got {path}, which does not exist, expected a manifest or folder, or {STORED!r}")
-    found: CurrentLabels | None
     if path.is_file() and options.labels is not None:
-        found = _by_record(spec, path, stored)
-        return found if found is not None else _by_name(spec, path, stored)
+        recorded = _by_record(spec, path, stored)
+        return recorded if recorded is not None else _by_name(spec, path, stored)
     try:
         found = _by_content(spec, path, stored, unreadable, options)
     except DataError as error:
@@ -164,12 +166,12 @@ def _by_name(spec: FeatureSpec, path: Path, stored: Mapping[str, StoredSplit]) -
     names = _Names(stored)
     missing = 0
     for line, file, label, split in listed:
-        found = names.find(file, f"{path}: line {line}")
-        # An image that was embedded for testing lacks the views to train on.
-        if found is None or (found[0] == "test" and split == "train"):
+        place = names.find(file, f"{path}: line {line}")
+        if place is None:
             missing += 1
-        else:
-            chosen[found] = (label, split)
+        elif place[0] == "train" or label:
+            # An image that was embedded for testing lacks the views to train on, whatever the manifest says.
+            chosen[place] = (label, "test" if place[0] == "test" else split)
     if not chosen:
         raise DataError(f"{path}: got none of the images of {spec.path}, expected names such as {names.example}")
     for origin, content in stored.items():
@@ -202,11 +204,11 @@ class _Names:
             DataError: if several images fit equally well.
         """
         parts = _parts(file)
-        fits = [(_common(parts, other), place) for place, other in self._by_name.get(parts[0], [])]
+        fits = [(_fit(parts, other), place) for place, other in self._by_name.get(parts[0], [])]
         if not fits:
             return None
-        best = max(fits)[0]
-        places = [place for common, place in fits if common == best]
+        best = max(fit for fit, _ in fits)
+        places = [place for fit, place in fits if fit == best]
         if len(places) > 1:
             raise DataError(f"{where}: got {file}, which fits {len(places)} embedded images, expected more of its path")
         return places[0]
@@ -216,8 +218,10 @@ def _parts(file: str) -> list[str]:
     return [part for part in reversed(os.path.normpath(file).replace("\\", "/").split("/")) if part]
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _fit(wanted: Sequence[str], stored: Sequence[str]) -> tuple[int, bool]:
+    """How many components two paths have in common from the end, and whether these are all of the stored path."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(wanted, stored, strict=False)))
+    return common, common == len(stored)
 
 
 class _Places:

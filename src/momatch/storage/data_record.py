@@ -30,6 +30,7 @@ class DataRecord:
         digest: of the loaded data, `Dataset.digest`.
         labels: folder or manifest that the labels of features were read from; None if they came with the data.
         labeled: number of labelled training rows; None in older records.
+        notes: what the user was told about the data, one sentence each.
     """
 
     source: str
@@ -43,6 +44,7 @@ class DataRecord:
     digest: str
     labels: str | None = None
     labeled: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def write_data_record(directory: Path, record: DataRecord, labels: bytes | None = None) -> None:
@@ -76,7 +78,8 @@ def read_data_record(directory: Path) -> DataRecord:
     if (kind, version) != (_KIND, _VERSION):
         raise ValueError(f"{path}: got {kind!r}, version {version!r}, expected {_KIND!r}, version {_VERSION}")
     try:
-        return DataRecord(**{**values, "class_names": tuple(values["class_names"])})
+        exact = {"class_names": tuple(values["class_names"]), "notes": tuple(values.get("notes", ()))}
+        return DataRecord(**{**values, **exact})
     except (TypeError, KeyError) as error:
         raise ValueError(
             f"{path}: got {sorted(values)}, expected the data record of a run; the file is damaged"

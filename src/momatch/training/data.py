@@ -111,6 +111,7 @@ def describe_data(config: TrainConfig, dataset: Dataset, *, given: bool) -> Data
         digest=dataset.digest(),
         labels=None if dataset.labeling is None else dataset.labeling.source,
         labeled=int((dataset.train.labels != UNLABELED).sum()),
+        notes=tuple(data_notes(dataset)),
     )
 
 

@@ -103,7 +103,7 @@ def fit(
         signals = stack.enter_context(StopSignals())
         history, notes = _restore_newest(training, recorder) if config.resume else (History(), [])
         recorder.begin(training.stream.step, _describe_run(config, training))
-        for note in [*data_notes(training.input.dataset), *changes, *notes]:
+        for note in [*([] if config.resume else data_notes(training.input.dataset)), *changes, *notes]:
             recorder.say(note)
         evaluation = _train(config, training, recorder=recorder, history=history, signals=signals)
         if processes.is_main:

@@ -11,7 +11,6 @@ from momatch.config import TrainConfig
 from momatch.evaluation.evaluate import Evaluation
 from momatch.storage.checkpoint import FOLDER, last_good
 from momatch.storage.machine import versions
-from momatch.training.data import data_notes
 from momatch.training.setup import Training
 from momatch.training.state import History
 from momatch.training.step import TrainStep
@@ -90,7 +89,6 @@ def run_result(
         "peak_memory_mb": peak_memory_mb(training.step.device),
         "labeled_images": len(training.data.labels),
         "unlabeled_images": len(training.data.unlabeled),
-        "data_notes": data_notes(training.input.dataset),
         "parameters": sum(parameter.numel() for parameter in training.step.classifier.parameters()),
         "seed": config.seed,
         "device": training.step.device.type,
