@@ -31,6 +31,10 @@ class DataError(ValueError):
         return DataError(self.message, {names[key]: text for key, text in self.remedies.items() if key in names})
 
 
+class MixedSizesError(DataError):
+    """The images have different sizes, and none was asked for."""
+
+
 class DataWarning(UserWarning):
     """Some of the data was skipped or changed; the message says what and how much."""
 
