@@ -40,7 +40,10 @@ def _package(prefix: str, name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise ImportError(f"{prefix}: needs {name}, which cannot be imported ({error}); pip install {name}") from error
+        package = name.partition(".")[0]
+        raise ImportError(
+            f"{prefix}: needs {package}, which cannot be imported ({error}); pip install {package}"
+        ) from error
 
 
 def _unknown(prefix: str, name: str, known: list[str]) -> ValueError:
