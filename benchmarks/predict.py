@@ -66,7 +66,7 @@ def model(backbone, size):
         dataset="benchmark",
     )
     calibration = OutlierCalibration(torch.rand(1000).sort().values, "nearest", "random numbers")
-    return SavedModel(build_classifier(facts).eval(), facts, AAGMM(8, 10).eval(), calibration)
+    return SavedModel(build_classifier(facts).eval(), facts, AAGMM(8, 10).eval(), calibration=calibration)
 
 
 def cifar_images(count):

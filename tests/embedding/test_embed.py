@@ -377,7 +377,7 @@ def test_pretrained_network(tmp_path):
     assert dataset.train.features.shape == (3, 3, 1280)
     network = build_backbone("efficientnet-lite0", 1).eval()
     rows = draw_subset(load_dataset(small_options(tmp_path, out=tmp_path / "x.npz").dataset).train.labels, 3, seed=3)
-    images = load_dataset(tmp_path / "corners.npz").train.images[rows]
+    images = load_dataset(tmp_path / "corners.npz", size=224).train.images[rows]  # the size that it was trained at
     with torch.no_grad():
         wanted = network(Normalize(*network.normalization)(images))
     torch.testing.assert_close(dataset.train.features[:, 0].float(), wanted, atol=5e-3, rtol=1e-3)

@@ -66,10 +66,13 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch predict``; returns the exit code: 1 if no image could be read."""
     arguments = tyro.cli(Arguments, prog="momatch predict", args=list(argv))
     _check(arguments)
+    from momatch.training.allocator import keep_large_blocks
+
+    # Before any thread starts.
+    keep_large_blocks()
     from momatch.inference.predict.inputs import find_sources
     from momatch.inference.predict.output import check_out
     from momatch.inference.predict.stream import Settings, predict_to_file
-    from momatch.training.allocator import keep_large_blocks
     from momatch.training.run import load_trained
 
     # Check everything before the work.
@@ -80,7 +83,6 @@ def main(argv: Sequence[str]) -> int:
         sources = find_sources(arguments.paths, arguments.data_dir)
     for message in _warnings(model, arguments):
         say_warning("predict", message)
-    keep_large_blocks()
     settings = Settings(
         alpha=_ALPHA if arguments.alpha is None else arguments.alpha,
         fdr=arguments.fdr,

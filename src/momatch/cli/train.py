@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
         if speaks():
             print(json.dumps(config.to_dict(), indent=2))
         return 0
+    from momatch.models.backbones.custom import imports_code
     from momatch.training.fit import fit
 
     run = fit(config, trust_code=flags.trusts_backbone)
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"report: {report}")
     print(f"model:  {config.run_dir}")
     if result.get("test_accuracy") is not None:
-        trust = " --trust-code" if ":" in config.backbone else ""
+        trust = " --trust-code" if imports_code(config.backbone) else ""
         print(f"\nNext: momatch evaluate {shlex.quote(str(config.run_dir))}{trust}")
     if trouble is not None:
         again = f"momatch report {shlex.quote(str(config.run_dir))} --out FILE"

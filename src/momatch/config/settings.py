@@ -104,8 +104,9 @@ class DataSettings(_Settings):
             features file written by `momatch embed`.
         data_dir: directory of the built-in datasets; missing ones are downloaded to it. Default: $MOMATCH_DATA, or a cache
             directory.
-        image_size: resize images to this height and width. By default images keep their size; image files must then all have
-            the same size. Exception: digits are enlarged from 8 to 16 pixels, so that rotating and shearing leave them legible.
+        image_size: resize images to this height and width. Default: the size that a pretrained backbone was trained at. For
+            others images keep their size, files of mixed sizes get that of the backbone's benchmarks, and digits are enlarged
+            from 8 to 16 pixels, so that rotating and shearing leave them legible.
         test_fraction: if the dataset has no test images, hold out this fraction of each class for testing.
         labels: features files only: where to read labels, if not in the folder or manifest that was embedded: a manifest, whose
             images are matched by file name; a folder; or "stored" for the labels in the features file.
@@ -149,7 +150,10 @@ class ModelSettings(_Settings):
     """The network and its last layer.
 
     Attributes:
-        backbone: name of a built-in network, or your own as package.module:factory.
+        backbone: name of a built-in network; timm:NAME, torchvision:NAME, hf:REPO (transformers) or onnx:FILE; your own as
+            package.module:factory; or several with commas between them, whose features are put side by side.
+        weights: file with the backbone's pretrained weights (.safetensors, or a state dict), for machines without a hub.
+        untrained: start from random weights where the backbone would have pretrained ones.
         backbone_variant: "published" reproduces the Wide ResNet of the USB benchmark exactly.
         head: last layer. "aagmm": one Gaussian per class with learned variances; "kmeans": the same with unit variances;
             "linear": softmax regression.
@@ -161,6 +165,8 @@ class ModelSettings(_Settings):
 
     backbone: str = "cnn-tiny"
     backbone_variant: Literal["default", "published"] = "default"
+    weights: str | None = None
+    untrained: bool = False
     head: Head = "aagmm"
     embedding_dim: int = _at_least(8, 0)
     refit: bool = True
@@ -171,6 +177,10 @@ class ModelSettings(_Settings):
         _refuse_if(
             self.backbone_variant == "published" and not self.backbone.startswith("wrn-"),
             f"backbone_variant: got 'published' with backbone {self.backbone!r}, expected a Wide ResNet (wrn-...)",
+        )
+        _refuse_if(
+            self.weights is not None and self.untrained,
+            "weights and untrained: got both, expected at most one: random weights, or those of a file",
         )
 
 

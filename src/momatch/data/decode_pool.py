@@ -23,7 +23,7 @@ from joblib import Parallel, delayed
 from momatch.console.progress import CountProgress
 from momatch.data.cache import IMAGES, JOURNAL, Journal, read_journal, require_space
 from momatch.data.decode import ColorFound, Task, decode_chunk, probe
-from momatch.data.report import DataError, LoadOptions, NothingReadableError, Skipped, examples
+from momatch.data.report import DataError, LoadOptions, MixedSizesError, NothingReadableError, Skipped, examples
 
 CHUNK = 64
 _PLAN = "plan.json"
@@ -185,7 +185,7 @@ class DecodePool:
         if "color" in record:
             raise ColorFound
         if "wrong_size" in record:
-            raise DataError(
+            raise MixedSizesError(
                 f"mixed sizes: {self.name(record['wrong_size'])}: {record['reason']} like {self.name(self.model)}. Convert "
                 "them to one size",
                 {"size": ": {} resizes the shorter side and crops the centre to a square"},

@@ -35,6 +35,10 @@ class NothingReadableError(DataError):
     """No image file can be decoded."""
 
 
+class MixedSizesError(DataError):
+    """The images have different sizes, and none was asked for."""
+
+
 class DataWarning(UserWarning):
     """Some of the data was skipped or changed; the message says what and how much."""
 

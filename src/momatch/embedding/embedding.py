@@ -24,23 +24,25 @@ from momatch.data.dataset import UNLABELED
 from momatch.data.feature_spec import MARKER, VERSION, FeatureSpec
 from momatch.data.features import FEATURES_DTYPE, STAGES_DTYPE, UNREADABLE, WEIGHTS, GatheredRows, write_archive
 from momatch.data.load import BY_NAME
+from momatch.data.report import MixedSizesError
 from momatch.data.rows import PixelRows
 from momatch.data.statistics import normalization
 from momatch.embedding.existing import Existing
+from momatch.embedding.expected import fast_size, say_expected_time
 from momatch.embedding.images import Listing, list_images
 from momatch.embedding.network import Network, build_network
 from momatch.embedding.new_images import NewImages, open_new
 from momatch.embedding.part import KINDS, Part, RowWriter
+from momatch.models.backbones import fallback_size, input_size_of
 from momatch.models.spec import ModelSpec
 from momatch.numerics.checks import check_positive_int
 from momatch.storage.durable import json_bytes, replace_files
+from momatch.training.data import warn_of_mixed_sizes
 from momatch.training.inputs import flips, whole_model_spec
 from momatch.training.setup import choose_device
 
 #: Longest side of the pictures kept for reports.
 MOST_PIXELS = 96
-#: Images in a batch, at least: results are then the same in any batch.
-MIN_BATCH = 16
 #: Settings that are not recorded as options of a features file: they say where and how, not what.
 _APART = frozenset({"dataset", "out", "data_dir", "batch_size", "device", "overwrite", "progress"})
 
@@ -52,14 +54,18 @@ class EmbedOptions:
     Attributes:
         dataset: a known name, an image folder, a .csv/.parquet manifest or an .npz of images.
         out: features file to write.
-        backbone: a built-in network, or package.module:factory.
+        backbone: as in `TrainConfig`.
         backbone_variant: variant of the Wide ResNets.
+        weights: file with the backbone's pretrained weights.
+        untrained: use random weights where the backbone would have pretrained ones.
         weak_views: weak views per training image, in addition to the plain one.
         strong_views: strong views per training image.
         flip: mirror images at random; "auto" skips datasets where mirroring changes the class.
         strong_operations: random operations per strong view.
         cutout: largest side of the square blanked in strong views, as a fraction of the image side.
-        image_size: resize images to this side in pixels before making views.
+        image_size: resize images to this side in pixels before making views. None for the size that the backbone was trained
+            at; for one without such a size, as in `TrainConfig`.
+        fast: use about half the size that the backbone was trained at: a third of the time, for a few points of accuracy.
         test_fraction: hold out this fraction of each class for testing if the dataset has no test images.
         limit: most training images to use; None for all.
         limit_test: most test images to use; None for all.
@@ -78,12 +84,15 @@ class EmbedOptions:
     out: Path
     backbone: str = "efficientnet-lite0"
     backbone_variant: str = "default"
+    weights: str | None = None
+    untrained: bool = False
     weak_views: int = 1
     strong_views: int = 2
     flip: str = "auto"
     strong_operations: int = 3
     cutout: float = 0.5
     image_size: int | None = None
+    fast: bool = False
     test_fraction: float = 0.0
     limit: int | None = None
     limit_test: int | None = None
@@ -102,6 +111,8 @@ class EmbedOptions:
         for name in ("limit", "limit_test"):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
+        if self.fast and self.image_size is not None:
+            raise ValueError(f"fast and image_size: got both (image_size {self.image_size}), expected one of them")
         self.as_config()
         parent = self.out.absolute().parent
         if self.out.suffix.lower() != ".npz" or self.out.is_dir() or not parent.is_dir():
@@ -114,9 +125,34 @@ class EmbedOptions:
 
     def as_config(self) -> TrainConfig:
         """The same settings as a validated config, with the defaults that depend on the dataset filled in."""
-        shared = ("dataset", "backbone", "backbone_variant", "flip", "strong_operations", "cutout", "image_size")
-        others = ("test_fraction", "data_dir", "seed", "device")
+        shared = (
+            "dataset",
+            "backbone",
+            "backbone_variant",
+            "weights",
+            "untrained",
+            "flip",
+            "strong_operations",
+            "cutout",
+        )
+        others = ("image_size", "test_fraction", "data_dir", "seed", "device")
         return TrainConfig.from_dict({name: getattr(self, name) for name in (*shared, *others)}).resolved()
+
+    def side(self) -> int | None:
+        """The side that images are brought to; None if they keep their own.
+
+        Raises:
+            ValueError: if `fast` is asked of a backbone without a size of its own, or the backbone is unknown.
+            ImportError: if it needs packages that are not installed.
+        """
+        own = None if self.image_size is not None else input_size_of(self.backbone)
+        if own is None and self.fast:
+            raise ValueError(
+                f"fast: got it with backbone {self.backbone!r}, which has no size of its own; set image_size"
+            )
+        if own is None:
+            return self.as_config().image_size
+        return fast_size(own) if self.fast else own
 
 
 @dataclass(frozen=True)
@@ -172,16 +208,7 @@ def embed(options: EmbedOptions) -> Embedded:
     """
     device = choose_device(options.device)
     old = None if options.overwrite or not options.out.exists() else Existing.open(options.out, options)
-    listing = list_images(
-        options.dataset,
-        data_dir=options.data_dir,
-        image_size=options.as_config().image_size,
-        test_fraction=options.test_fraction,
-        limits={"train": options.limit, "test": options.limit_test},
-        seed=options.seed,
-        progress=options.progress,
-    )
-    listing, new, unreadable = open_new(listing, old, image_size=options.as_config().image_size)
+    listing, new, unreadable = _open_images(options, old)
     if "train" not in listing.splits:
         raise ValueError(f"{options.dataset}: got no training images, expected at least one")
     spec = _describe(options, listing, new) if old is None else _updated(options, listing, old)
@@ -196,7 +223,14 @@ def embed(options: EmbedOptions) -> Embedded:
                 replace_files({part.path(WEIGHTS): old.weights()})
         network = None
         if new:
-            network = build_network(_model(spec), spec, part.path(WEIGHTS), device)
+            network = build_network(
+                _model(spec),
+                spec,
+                part.path(WEIGHTS),
+                device,
+                sample=_any_shaped(new),
+                backbone_options={"weights": options.weights, "untrained": options.untrained},
+            )
             found = (network.num_features, network.stage_names, network.num_statistics)
             if old is not None and found != (spec.num_features, spec.stage_names, spec.num_statistics):
                 raise ValueError(
@@ -209,6 +243,10 @@ def embed(options: EmbedOptions) -> Embedded:
         final = _arrays(spec, {name: len(one) for name, one in listing.splits.items()}, picture)
         part.begin(plan, arrays, final)
         done = part.done()
+        if options.progress and network is not None:
+            rows = {name: len(one) - done.get(name, 0) for name, one in new.items()}
+            is_chosen = options.fast or options.image_size is not None
+            say_expected_time(network, _any_shaped(new), rows, fast=is_chosen)
         clock = time.perf_counter()
         passed = 0 if network is None else _pass_all(part, network, new, spec, picture, done=done, options=options)
         seconds = time.perf_counter() - clock
@@ -216,6 +254,41 @@ def embed(options: EmbedOptions) -> Embedded:
         part.finish(part.path("features.npz"))
     resumed = sum(done.get(split, 0) * _views(spec, split) for split in new)
     return _embedded(options, listing, spec, old, seconds=seconds, resumed=resumed, passed=passed)
+
+
+def _open_images(options: EmbedOptions, old: Existing | None) -> tuple[Listing, dict[str, NewImages], frozenset[bytes]]:
+    """List and open the images; see `open_new`. Images of mixed sizes are brought to one that suits the backbone.
+
+    Raises:
+        ValueError: if the data cannot be used, or are features instead of images.
+    """
+
+    def opened(side: int | None) -> tuple[Listing, dict[str, NewImages], frozenset[bytes]]:
+        listing = list_images(
+            options.dataset,
+            data_dir=options.data_dir,
+            image_size=side,
+            test_fraction=options.test_fraction,
+            limits={"train": options.limit, "test": options.limit_test},
+            seed=options.seed,
+            progress=options.progress,
+        )
+        return open_new(listing, old, image_size=side)
+
+    side, fallback = options.side(), fallback_size(options.backbone)
+    try:
+        return opened(side)
+    except MixedSizesError:
+        if fallback is None:
+            raise
+        warn_of_mixed_sizes(options.dataset, fallback)
+        return opened(fallback)
+
+
+def _any_shaped(new: Mapping[str, NewImages]) -> PixelRows:
+    """New images of the training split, or of the only one that has any, as the network takes them."""
+    one = new.get("train", next(iter(new.values())))
+    return one.images.converted(one.shape)
 
 
 def _embedded(
@@ -386,14 +459,7 @@ def _pass(
     network: Network, images: UInt8[Tensor, "n C H W"], keys: Int64[Tensor, " n"] | None
 ) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
     """Features and statistics of a batch: in all views drawn by `keys`, or in the plain view only."""
-    n = len(images)
-    # Repeats images in a small batch: convolutions of few images are computed in another order, which changes last digits.
-    places = torch.arange(max(n, MIN_BATCH)) % n
-    if keys is None:
-        features, stages = network.plain(images[places])
-    else:
-        features, stages = network.views(images[places], keys[places])
-    return features[:n], stages[:n]
+    return network.plain(images) if keys is None else network.views(images, keys)
 
 
 def _pictures(images: UInt8[Tensor, "n c h w"], shape: tuple[int, ...]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The backbone of an embedding, with saved weights, applied to all views of a batch of images."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,18 @@ from torch import Tensor
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.augment.draws import draw_at
 from momatch.data.feature_spec import FeatureSpec
+from momatch.data.rows import PixelRows
+from momatch.inference.predict.pipeline import default_workers, in_order
+from momatch.models.backbones.side_by_side import SideBySide
 from momatch.models.classifier import Classifier
 from momatch.models.model_files import build_classifier
+from momatch.models.outputs import standardize_backbone
 from momatch.models.spec import ModelSpec
 from momatch.outliers.stages import StageReader, find_stages
 from momatch.storage.durable import replace_files
+
+#: Images that a thread passes through the network at once: their activations stay in the cache, and are soon reused.
+_AT_ONCE = 16
 
 
 class Network:
@@ -61,10 +68,7 @@ class Network:
         Raises:
             ValueError: if features are not finite in float16, or statistics in float32.
         """
-        images = images.to(self._device)
-        weak = [self._view(self._weak, images, keys, j) for j in range(self._spec.weak_views)]
-        strong = [self._view(self._strong, images, keys, j) for j in range(self._spec.strong_views)]
-        return self._computed(images, [*weak, *strong])
+        return self._in_threads(images, keys)
 
     def plain(
         self, images: UInt8[Tensor, "n C H W"]
@@ -74,7 +78,39 @@ class Network:
         Raises:
             ValueError: if features are not finite in float16, or statistics in float32.
         """
-        return self._computed(images.to(self._device), [])
+        return self._in_threads(images, None)
+
+    def _in_threads(
+        self, images: UInt8[Tensor, "n C H W"], keys: Int64[Tensor, " n"] | None
+    ) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
+        """Split the images among threads on a CPU: they do not wait for each other after every layer."""
+        size = _AT_ONCE if self._device.type == "cpu" else len(images)
+        parts = [slice(first, first + size) for first in range(0, len(images), size)]
+        with self._reader.attached():
+            found = list(
+                in_order(
+                    lambda part: self._of_part(images[part], None if keys is None else keys[part]),
+                    parts,
+                    default_workers(),
+                )
+            )
+        features, stages = zip(*found, strict=True)
+        return np.concatenate(features), np.concatenate(stages)
+
+    def _of_part(
+        self, images: UInt8[Tensor, "n C H W"], keys: Int64[Tensor, " n"] | None
+    ) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
+        n = len(images)
+        # Repeats images of a small part: convolutions of few images are computed in another order, which changes last digits.
+        places = torch.arange(max(n, _AT_ONCE)) % n
+        images = images[places].to(self._device)
+        others = []
+        if keys is not None:
+            weak = [self._view(self._weak, images, keys[places], j) for j in range(self._spec.weak_views)]
+            strong = [self._view(self._strong, images, keys[places], j) for j in range(self._spec.strong_views)]
+            others = [*weak, *strong]
+        features, stages = self._computed(images, others)
+        return features[:n], stages[:n]
 
     @torch.inference_mode()
     def _try_out(self) -> tuple[StageReader, int]:
@@ -130,10 +166,26 @@ class Network:
         return x
 
 
-def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: torch.device) -> Network:
+def build_network(
+    model: ModelSpec,
+    spec: FeatureSpec,
+    weights: Path,
+    device: torch.device,
+    *,
+    sample: PixelRows,
+    backbone_options: Mapping[str, object] | None = None,
+) -> Network:
     """Build the network of an embedding. Weights are read from `weights` if the file exists, else saved there.
 
     The caller's random state is preserved.
+
+    Args:
+        model: to build the backbone from.
+        spec: of the features file.
+        weights: file of the weights.
+        device: where the network runs.
+        sample: images that the features of several backbones are standardised over.
+        backbone_options: see `momatch.models.backbones.build_backbone`.
 
     Raises:
         ValueError: if the backbone cannot be built, fails on images, has state other than tensors, or does not match `weights`.
@@ -142,35 +194,45 @@ def build_network(model: ModelSpec, spec: FeatureSpec, weights: Path, device: to
     Warns:
         UserWarning: if the saved weights differ from those the backbone starts with now.
     """
-    classifier = _build(model, spec)
-    if not weights.exists():
+    misfit = (
+        f"{weights}: the weights of the unfinished embedding no longer fit backbone {spec.backbone!r}; "
+        f"delete {weights.parent} to start over"
+    )
+    try:
+        saved = load(weights.read_bytes()) if weights.exists() else None
+    except SafetensorError as error:
+        raise ValueError(misfit) from error
+
+    def build() -> Classifier:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(spec.seed)
+            # The user named the backbone on the command line, no file did.
+            built = build_classifier(model, trust_code=True, backbone_options=backbone_options or {})
+        if saved is None:
+            standardize_backbone(built, sample)
+        elif isinstance(built.backbone, SideBySide):
+            built.backbone.standardize_as(saved)
+        return built
+
+    classifier = build()
+    if saved is None:
         content = _content(classifier, spec)
         network = Network(classifier.to(device), spec)
         replace_files({weights: content})
         return network
     fresh = _content(classifier, spec)
     try:
-        classifier.backbone.load_state_dict(load(weights.read_bytes()))
-    except (RuntimeError, SafetensorError) as error:
-        raise ValueError(
-            f"{weights}: the weights of the unfinished embedding no longer fit backbone {spec.backbone!r}; "
-            f"delete {weights.parent} to start over"
-        ) from error
+        classifier.backbone.load_state_dict(saved)
+    except RuntimeError as error:
+        raise ValueError(misfit) from error
     # Do not warn about a backbone whose initial weights are random despite the seed: nobody changed it.
-    if fresh != _content(classifier, spec) and fresh == _content(_build(model, spec), spec):
+    if fresh != _content(classifier, spec) and fresh == _content(build(), spec):
         warnings.warn(
             f"backbone {spec.backbone!r}: its weights have changed since the embedding was started; resuming with the original "
             f"weights; to start over with the new ones, stop this and delete {weights.parent}",
             stacklevel=2,
         )
     return Network(classifier.to(device), spec)
-
-
-def _build(model: ModelSpec, spec: FeatureSpec) -> Classifier:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        # The user named the backbone on the command line, no file did.
-        return build_classifier(model, trust_code=True)
 
 
 def _content(classifier: Classifier, spec: FeatureSpec) -> bytes:

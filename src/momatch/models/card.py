@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
+from momatch.models.backbones.custom import imports_code
 from momatch.storage.durable import sign
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _use(model: "SavedModel") -> Iterator[str]:
     yield "import torch"
     yield "from momatch import SavedModel  # pip install momatch"
     yield ""
-    trust = ", trust_code=True" if ":" in model.spec.backbone else ""
+    trust = ", trust_code=True" if imports_code(model.spec.backbone) else ""
     yield f'model = SavedModel.from_pretrained("."{trust})  # this folder'
     yield f"images = torch.zeros(1, {C}, {H}, {W}, dtype=torch.uint8)  # replace with your images: raw pixels"
     yield "scores = model.predict(images)"

@@ -25,6 +25,7 @@ from momatch.storage.tensor_files import decode, encode, read_verified
 
 _KIND = "momatch model"
 _WEIGHTS, _DESCRIPTION = "model.safetensors", "model.json"
+_BACKBONE = "backbone."
 _REFITTED = "refitted_head."
 _CALIBRATION = "calibration_scores"
 _JUDGE = "judge."
@@ -37,7 +38,7 @@ def build_classifier(
     *,
     trust_code: bool | str = False,
     source: object = "the configuration",
-    to_be_filled: bool = False,
+    state: Mapping[str, Tensor] | None = None,
     **options: Any,
 ) -> Classifier:
     """The untrained classifier that `spec` describes, for training or for loading weights into.
@@ -47,7 +48,8 @@ def build_classifier(
         trust_code: allow importing a backbone of the form ``package.module:factory``. A spec usually comes from a file, and
             a file must not run code unless the user allows it.
         source: where the spec comes from, for error messages.
-        to_be_filled: the weights will be replaced, so pretrained ones are not loaded.
+        state: the backbone's weights, which the caller will load: pretrained ones are not, and a backbone that is its weights,
+            such as an ONNX graph, is built from them.
         options: passed to `Classifier.build`.
 
     Raises:
@@ -56,8 +58,8 @@ def build_classifier(
     """
     check_trusted(spec.backbone, source, trust_code=trust_code)
     backbone_options = dict(options.pop("backbone_options", {}))
-    if to_be_filled and spec.backbone == "efficientnet-lite0":
-        backbone_options["pretrained"] = False
+    if state is not None:
+        backbone_options["state"] = state
     if spec.backbone_variant != "default":
         backbone_options["variant"] = spec.backbone_variant
     try:
@@ -199,7 +201,7 @@ def load_model(folder: str | Path, *, trust_code: bool | str = False) -> SavedMo
             spec,
             trust_code=trust_code,
             source=folder / _DESCRIPTION,
-            to_be_filled=True,
+            state={key.removeprefix(_BACKBONE): value for key, value in tensors.items() if key.startswith(_BACKBONE)},
             head_options=_head_options(tensors, "head."),
         )
         head = _build_head(content.get("refitted_head"), classifier, refitted)

@@ -9,8 +9,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from momatch.data.rows import Rows
+from momatch.models.backbones import SideBySide
 from momatch.models.classifier import Classifier
 from momatch.numerics.checks import check_positive_int
+
+#: Images that features are standardised over, and how many of them at once.
+_SAMPLE, _CHUNK = 256, 16
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,19 @@ def run_classifier(
             z, *stages = found
             parts.append(tuple(map(_on_cpu, (z, classifier.head(z), *stages))))
         return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+def standardize_backbone(classifier: Classifier, rows: Rows) -> None:
+    """Standardise the features of several backbones over a sample of raw images; does nothing for one backbone."""
+    backbone = classifier.backbone
+    if not isinstance(backbone, SideBySide):
+        return
+    assert classifier.preprocess is not None, "the backbones have statistics of their own"
+    sample = rows.even_share(_SAMPLE)
+    with _evaluation_mode(classifier):
+        backbone.standardize(
+            classifier.preprocess(sample.gather(positions)) for positions in torch.arange(len(sample)).split(_CHUNK)
+        )
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ declare its stages as `stage_names`, the names of modules in it; for others `fin
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TypeGuard
 
@@ -49,7 +49,7 @@ def statistics(output: Tensor) -> Float[Tensor, "n S"]:
 
 
 def _mean_and_deviation(channels: Float[Tensor, "n C pixels"]) -> tuple[Float[Tensor, "n C"], Float[Tensor, "n C"]]:
-    if torch.compiler.is_compiling() or channels.numel() <= _AT_ONCE:
+    if torch.compiler.is_compiling() or len(channels) == 1 or channels.numel() <= _AT_ONCE:
         mean = channels.mean(2, keepdim=True)
         return mean.squeeze(2), (channels - mean).square_().mean(2).sqrt()
     parts = [_mean_and_deviation(part) for part in channels.split(max(1, _AT_ONCE // channels[0].numel()))]
@@ -184,16 +184,25 @@ def find_stages(backbone: nn.Module, x: Tensor, *, network: nn.Module | None = N
         _hooked(modules, note),
     ):
         _run(network, x)
+    found = choose_maps(shapes, _ends_block)
+    return found or _spaced([name for name in shapes if isinstance(modules[name], nn.Linear)])
+
+
+def choose_maps(shapes: Mapping[str, Sequence[int]], ends_block: Callable[[str], bool]) -> tuple[str, ...]:
+    """The stages among a network's outputs: the last of each image size, or evenly spaced ends of blocks; none without maps.
+
+    Args:
+        shapes: name -> shape of each output, in the order in which they are computed.
+        ends_block: whether the output of that name ends a block.
+    """
     maps = [name for name, shape in shapes.items() if len(shape) > 2 and _positions(shape) > 1]
-    if not maps:
-        return _spaced([name for name in shapes if isinstance(modules[name], nn.Linear)])
     tokens = [name for name in maps if len(shapes[name]) == 3]
     if 2 * len(tokens) > len(maps):  # a transformer: its attention weights (n, heads, T, T) are no maps
         maps = tokens
     last_of_size = {_positions(shapes[name]): name for name in maps}
     if len(last_of_size) >= 3:
         return _spaced(list(last_of_size.values()))
-    return _spaced([name for name in maps if _ends_block(name)] or maps)
+    return _spaced([name for name in maps if ends_block(name)] or maps)
 
 
 @contextmanager
@@ -209,7 +218,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _positions(shape: torch.Size) -> int:
+def _positions(shape: Sequence[int]) -> int:
     return shape[1] if len(shape) == 3 else shape[2] * shape[3]
 
 

@@ -4,6 +4,10 @@ glibc returns large freed blocks to the system. A training step on the CPU frees
 them again, and the system zeroes every page each time: up to a third of the step time for a Wide ResNet. Allocator settings
 prevent that. Their environment variables (MALLOC_MMAP_MAX_, MALLOC_TRIM_THRESHOLD_) must be set before Python starts, so they
 are set through mallopt(3) instead.
+
+Threads other than the first get heaps of their own, which those settings do not keep from shrinking: prediction in threads
+spent more than half of its CPU time on zeroing pages. With one heap for all threads it does not. That has to be set before
+numpy and torch start threads, because a heap that exists is used again.
 """
 
 import ctypes
@@ -11,12 +15,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 # Parameters of mallopt(3), part of glibc's ABI.
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_MAX = -4
+_M_ARENA_MAX = -8
 
 _SETTINGS = (
     # No block gets its own mapping, which would be returned to the system when freed.
@@ -25,11 +28,13 @@ _SETTINGS = (
     (_M_TRIM_THRESHOLD, -1),
     # The heap grows by this much at a time. This only reserves address space; untouched pages use no memory.
     (_M_TOP_PAD, 64 << 20),
+    # One heap for all threads; what large blocks wait for each other is nothing beside what they compute.
+    (_M_ARENA_MAX, 1),
 )
 
 
 def keep_large_blocks() -> bool:
-    """Make the C allocator keep freed blocks of any size for reuse.
+    """Make the C allocator keep freed blocks of any size for reuse; call it before numpy and torch start threads.
 
     This applies to the rest of the process, whose memory usage then stays at its peak. Calling it again has no effect.
 
@@ -52,6 +57,9 @@ def explain_out_of_memory() -> Iterator[None]:
     Raises:
         ValueError: in place of torch's error.
     """
+    # Imported here: `keep_large_blocks` comes before torch.
+    import torch
+
     try:
         yield
     except RuntimeError as error:

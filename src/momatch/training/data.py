@@ -1,5 +1,6 @@
 """The data of a run: loading, recording for later reloading, and splitting."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ import torch
 from momatch.config import TrainConfig
 from momatch.data.contaminate import HeldOut, contaminate, hold_out_classes
 from momatch.data.dataset import UNLABELED, Dataset, Examples
+from momatch.data.feature_spec import read_feature_spec
 from momatch.data.labeling import label_record
 from momatch.data.load import BY_NAME, load_dataset
-from momatch.data.report import DataError
+from momatch.data.report import DataError, DataWarning, MixedSizesError
 from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised, hold_out_pool, split_as_labeled, split_by_seed
+from momatch.models.backbones import fallback_size, input_size_of
 from momatch.storage.data_record import LABELS, DataRecord, read_data_record
 from momatch.storage.run_config import read_config
 
@@ -54,16 +57,46 @@ def load_by_name(
     labels: str | None = None,
     progress: bool = True,
     download: bool = True,
+    mixed_size: int | None = None,
 ) -> Dataset:
     """Load a dataset with the settings of a config. Error messages use the names of the settings.
 
+    Args:
+        name: as for `load_dataset`.
+        data_dir: directory of the built-in datasets.
+        image_size: side to bring images to; None for their own.
+        test_fraction: fraction to hold out for testing.
+        labels: manifest with the labels of a features file.
+        progress: show progress bars.
+        download: download a built-in dataset if it is missing.
+        mixed_size: side for image files of mixed sizes if there is no `image_size`; None if they are an error.
+
     Raises:
         ValueError: if the data are invalid, or an option does not apply to the dataset.
+
+    Warns:
+        DataWarning: if images of mixed sizes were brought to `mixed_size`.
     """
     options = {"size": image_size, "test_fraction": test_fraction or None, "labels": labels}
     given = {key: value for key, value in options.items() if value is not None}
     with settings_named():
-        return load_dataset(name, data_dir, progress=progress, download=download, **given)
+        try:
+            return load_dataset(name, data_dir, progress=progress, download=download, **given)
+        except MixedSizesError:
+            if mixed_size is None:
+                raise
+            warn_of_mixed_sizes(name, mixed_size)
+            return load_dataset(name, data_dir, progress=progress, download=download, size=mixed_size, **given)
+
+
+def warn_of_mixed_sizes(name: str, side: int) -> None:
+    """Warn that images were brought to one size that nobody chose."""
+    warnings.warn(
+        f"{name}: the images have different sizes and are resized to {side} x {side}; choose another size with "
+        f"{_OPTIONS['size']}",
+        DataWarning,
+        stacklevel=3,
+    )
 
 
 @contextmanager
@@ -84,11 +117,19 @@ def load_data(config: TrainConfig) -> Dataset:
     return load_by_name(
         config.dataset,
         data_dir=config.data_dir,
-        image_size=config.image_size,
+        image_size=_side(config),
         test_fraction=config.test_fraction,
         labels=config.labels,
         progress=config.progress,
+        mixed_size=fallback_size(config.backbone),
     )
+
+
+def _side(config: TrainConfig) -> int | None:
+    """The side that images are brought to; None if they keep their own."""
+    if config.image_size is not None or read_feature_spec(config.dataset) is not None:
+        return config.image_size
+    return input_size_of(config.backbone)
 
 
 def describe_data(config: TrainConfig, dataset: Dataset, *, given: bool) -> DataRecord:
@@ -99,10 +140,14 @@ def describe_data(config: TrainConfig, dataset: Dataset, *, given: bool) -> Data
         dataset: its data.
         given: whether the dataset was passed in rather than loaded from the config.
     """
+    side = config.image_size if given else _side(config)
+    if side is None and not given and dataset.train.rows.side == fallback_size(config.backbone):
+        # Perhaps because the sizes were mixed; images of that size stay as they are.
+        side = dataset.train.rows.side
     return DataRecord(
         source=config.dataset,
         contents=dataset.train.rows.describe(),
-        image_size=config.image_size,
+        image_size=side,
         test_fraction=0.0 if given else config.test_fraction,
         given=given,
         class_names=dataset.class_names,

@@ -14,7 +14,7 @@ from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.dataset import Dataset
 from momatch.data.feature_spec import FeatureSpec, read_feature_spec
 from momatch.evaluation.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
-from momatch.models.backbones.custom import check_trusted
+from momatch.models.backbones.custom import check_trusted, imports_code
 from momatch.models.model_files import save_model
 from momatch.models.saved_model import model_settings
 from momatch.storage.checkpoint import FOLDER, load_newest
@@ -212,7 +212,7 @@ def _train(
             recorder.checkpoint(training, history)
         if stop and step_count < config.steps:
             command = f"momatch train --resume --run-dir {shlex.quote(str(recorder.path))}"
-            command += " --trust-code" * (":" in config.backbone)
+            command += " --trust-code" * imports_code(config.backbone)
             if processes.world_size > 1:
                 command = f"torchrun --nproc-per-node {processes.world_size} -m {command}"
             raise Interrupted(

@@ -23,6 +23,7 @@ from momatch.data.splits import SemiSupervised
 from momatch.data.statistics import normalization
 from momatch.models.classifier import CachedFeatures, Classifier
 from momatch.models.model_files import build_classifier, fill
+from momatch.models.outputs import standardize_backbone
 from momatch.models.spec import ModelSpec
 from momatch.outliers import find_stages
 from momatch.training.guide import PoolGuide, pool_guide
@@ -66,7 +67,9 @@ class Input(ABC):
         """Spec of the full classifier, from raw images."""
 
     @abstractmethod
-    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool | str = False) -> Classifier:
+    def build(
+        self, model: ModelSpec, data: SemiSupervised, config: TrainConfig, *, trust_code: bool | str = False
+    ) -> Classifier:
         """Build the classifier to train, on the CPU, initialised from torch's random state.
 
         Raises:
@@ -141,9 +144,14 @@ class PixelInput(Input):
             dataset=self.dataset.name,
         )
 
-    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool | str = False) -> Classifier:
+    def build(
+        self, model: ModelSpec, data: SemiSupervised, config: TrainConfig, *, trust_code: bool | str = False
+    ) -> Classifier:
         """The whole classifier."""
-        return build_classifier(model, trust_code=trust_code)
+        options = {"weights": config.weights, "untrained": config.untrained}
+        classifier = build_classifier(model, trust_code=trust_code, backbone_options=options)
+        standardize_backbone(classifier, _pool(data))
+        return classifier
 
     def arrange(self, classifier: Classifier, config: TrainConfig) -> None:
         """Apply `channels_last` and `compile`."""
@@ -218,7 +226,9 @@ class FeatureInput(Input):
         """Spec with backbone, image size and normalisation from the features file, the rest from the config."""
         return whole_model_spec(config, self.spec, data.class_names)
 
-    def build(self, model: ModelSpec, data: SemiSupervised, *, trust_code: bool | str = False) -> Classifier:
+    def build(
+        self, model: ModelSpec, data: SemiSupervised, config: TrainConfig, *, trust_code: bool | str = False
+    ) -> Classifier:
         """Build the part from features to log joints, with a small initial projection of standardised features."""
         self._whole = build_whole(model, self.spec, trust_code=trust_code)
         return without_backbone(self._whole, _pool(data))
@@ -308,9 +318,10 @@ def build_whole(model: ModelSpec, spec: FeatureSpec, *, trust_code: bool | str =
         UntrustedCodeError: if the backbone must be imported and `trust_code` is not set.
         ValueError: if the backbone cannot be built, or the weights do not match it.
     """
-    whole = build_classifier(model, trust_code=trust_code, source=spec.path, to_be_filled=True)
+    weights = backbone_weights(spec)
+    whole = build_classifier(model, trust_code=trust_code, source=spec.path, state=weights)
     misfit = f"{spec.path}: the stored weights do not match backbone {spec.backbone!r}; has its code changed?"
-    fill(whole.backbone, backbone_weights(spec), misfit)
+    fill(whole.backbone, weights, misfit)
     return whole
 
 

@@ -72,6 +72,8 @@ def _check_features(layers: Sequence[Layer], features: FeatureSpec) -> None:
     remedies = {
         "image_size": f"{made}; pass the size to momatch embed",
         "test_fraction": f"{made}, and test images are held out when embedding; pass it to momatch embed",
+        "weights": f"{made}, and the weights of their backbone; pass the file to momatch embed",
+        "untrained": f"{made}, and the weights of their backbone; pass it to momatch embed",
         "compile": f"{made}, so the backbone is not run in training",
     }
     for key, remedy in remedies.items():

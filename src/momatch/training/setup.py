@@ -111,7 +111,7 @@ def build_training(
     spec = source.model_spec(config, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        classifier = source.build(spec, data, trust_code=trust_code)
+        classifier = source.build(spec, data, config, trust_code=trust_code)
     classifier.to(device)
     source.arrange(classifier, config)
     guide = source.guide(config, data)

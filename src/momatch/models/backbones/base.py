@@ -1,9 +1,24 @@
 """The base class of backbones."""
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 
 #: Mean and standard deviation of each channel, for pixels scaled to 0-1.
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a pretrained model declares about the images that it takes.
+
+    Attributes:
+        size: side in pixels of the images that it was trained on.
+        normalization: (mean, std) of its three channels, for pixels scaled to 0-1.
+    """
+
+    size: int
+    normalization: Normalization
 
 
 class Backbone(nn.Module):
@@ -16,6 +31,7 @@ class Backbone(nn.Module):
         normalization: the (mean, std) of 0-1 pixels that the weights were trained with; None to use the dataset's.
         in_channels: channels of the images.
         min_size: smallest side of an image that it accepts.
+        input_size: side of the images that its weights were trained on, the default image size; None if it has no such size.
         stage_names: modules whose outputs the judge of outliers sees (`momatch.outliers.stages`); without it they are found.
     """
 
@@ -23,6 +39,7 @@ class Backbone(nn.Module):
     normalization: Normalization | None = None
     in_channels: int
     min_size: int = 1
+    input_size: int | None = None
     stage_names: tuple[str, ...]
 
     def _check_images(self, x: Tensor) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+#: Prefixes of models that other packages or files hold: their names import nothing of the user's.
+PREFIXES = ("timm", "torchvision", "hf", "onnx")
 #: Image side for the dry run if the size of the data is not known.
 _DRY_RUN_SIZE = 32
 
@@ -16,19 +18,25 @@ class UntrustedCodeError(ValueError):
     """A file names code to run, and the user has not allowed it."""
 
 
+def imports_code(backbone: str) -> bool:
+    """Whether a backbone is, or contains, a user's own module: ``package.module:factory``."""
+    return any(":" in part and part.partition(":")[0] not in PREFIXES for part in backbone.split(","))
+
+
 def check_trusted(backbone: str, source: object, *, trust_code: bool | str) -> None:
     """Refuse to import a backbone that a file names, unless the user allows it.
 
     Args:
-        backbone: a built-in name, or ``package.module:factory``.
+        backbone: as for `momatch.models.backbones.build_backbone`.
         source: the file, for the message.
         trust_code: True to allow any import; or the one backbone that the user named.
 
     Raises:
         UntrustedCodeError: if it is not allowed.
     """
-    if ":" in backbone and trust_code is not True and trust_code != backbone:
-        module, _, factory = backbone.partition(":")
+    if imports_code(backbone) and trust_code is not True and trust_code != backbone:
+        own = next(part for part in backbone.split(",") if imports_code(part))
+        module, _, factory = own.partition(":")
         raise UntrustedCodeError(
             f"{source} names the backbone {backbone!r}: loading it would import the module {module!r} and call {factory!r}, "
             "which can run any code; if you trust it, pass --trust-code (in Python: trust_code=True)"
@@ -115,7 +123,7 @@ def check_backbone(name: str, backbone: object, in_channels: int, image_size: tu
                 f"backbone {name!r}: has lazy layers, whose shape depends on the input; pass the image_size of the data"
             )
         size = image_size or (_DRY_RUN_SIZE, _DRY_RUN_SIZE)
-        returned = _dry_run(name, backbone, (2, in_channels, *size))
+        returned = dry_run(name, backbone, (2, in_channels, *size))
         if declared is not None and declared != returned:
             raise ValueError(
                 f"backbone {name!r}: declares {declared} features but returns {returned}; "
@@ -127,7 +135,12 @@ def check_backbone(name: str, backbone: object, in_channels: int, image_size: tu
     return backbone
 
 
-def _dry_run(name: str, backbone: nn.Module, shape: tuple[int, int, int, int]) -> int:
+def dry_run(name: str, backbone: nn.Module, shape: tuple[int, int, int, int]) -> int:
+    """The number of features that a network returns for black images, in evaluation mode and without gradient.
+
+    Raises:
+        ValueError: if it fails, or returns anything but (n, features).
+    """
     modes = {module: module.training for module in backbone.modules()}
     parameter = next((value for value in backbone.parameters() if not nn.parameter.is_lazy(value)), torch.empty(0))
     images = torch.zeros(shape, device=parameter.device, dtype=parameter.dtype)

@@ -40,6 +40,7 @@ class EfficientNetLite0(Backbone):
     """
 
     num_features = 1280
+    input_size = 224
     #: The last block of each width.
     stage_names = tuple(f"network._blocks.{block}" for block in (0, 2, 4, 7, 10, 14, 15))
     network: Any
