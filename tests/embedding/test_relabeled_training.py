@@ -34,7 +34,8 @@ def label_two(folder):
 
 
 def trained(folder, name, **settings):
-    config = small_config(folder, steps=6, checkpoint_interval=2, run_dir=str(folder / name), **settings)
+    small = {"steps": 6, "checkpoint_interval": 2, "run_dir": str(folder / name), "labels_per_class": None}
+    config = small_config(folder, **small, **settings)
     return fit(config, trust_code=True)
 
 

@@ -41,6 +41,7 @@ def folder(tmp_path_factory):
 def small_config(folder, **settings):
     small = {
         "dataset": str(folder / "features.npz"),
+        "labels_per_class": 4,
         "embedding_dim": 4,
         "steps": 60,
         "labeled_batch_size": 12,

@@ -9,6 +9,7 @@ import pytest
 
 from momatch.console.signals import Interrupted
 from momatch.data.feature_spec import VERSION
+from momatch.data.load import load_dataset
 from momatch.data.report import DataWarning
 from momatch.embedding import embed
 from tests.embedding.folders import folder_options, write_image
@@ -104,6 +105,17 @@ def test_files_that_cannot_be_decoded_are_tried_once(tmp_path):
     (tmp_path / "pets/cat/worse.png").write_bytes(b"")
     with pytest.warns(DataWarning, match=r"skipped: 1 files or rows cannot be used:\n  cat/worse\.png"):
         assert embed(options).passed == 5
+
+
+def test_a_split_without_a_readable_file_is_left_out(tmp_path):
+    options = folder_options(tmp_path)
+    for path in (tmp_path / "pets/test").rglob("*.png"):
+        path.write_bytes(str(path).encode())
+    with pytest.warns(DataWarning, match="skipped: 9 files"):
+        embedded = embed(options)
+    assert (embedded.train, embedded.test) == (42, 0)
+    assert load_dataset(options.out).test is None
+    assert load_dataset(options.out).labeling.missing == 0
 
 
 def test_interrupted_update_goes_on_although_labels_have_changed_meanwhile(tmp_path, monkeypatch):

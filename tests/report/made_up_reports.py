@@ -186,6 +186,7 @@ def make_report(names=("cat", "dog", "owl"), *, name="a run", metrics=None, size
         "densities": make_densities(),
         "mistakes": make_pictures(names),
         "outlying": make_pictures(names),
+        "to_label": make_pictures(names),
         "notes": ("The map shows a part of the images.",),
     }
     return RunReport(**(parts | changed))
@@ -193,6 +194,6 @@ def make_report(names=("cat", "dog", "owl"), *, name="a run", metrics=None, size
 
 def nothing(name="nothing", **changed):
     """RunReport about a directory in which nothing can be read."""
-    gone = dict.fromkeys(("evaluation", "points", "clusters", "densities", "mistakes", "outlying"), WHY)
+    gone = dict.fromkeys(("evaluation", "points", "clusters", "densities", "mistakes", "outlying", "to_label"), WHY)
     empty = make_report(name=name, config=Missing("There is no config.json."), result=None, metrics=[], **gone)
     return replace(empty, class_names=(), problems=("The directory is empty.",), notes=(), **changed)

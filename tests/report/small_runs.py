@@ -40,6 +40,7 @@ def train(folder: Path, **settings: object) -> Path:
     small = {
         "backbone": "mlp",
         "flip": "no",
+        "labels_per_class": 4,
         "embedding_dim": 4,
         "steps": STEPS,
         "labeled_batch_size": 12,

@@ -8,16 +8,17 @@ import torch
 
 from momatch.data.dataset import Split
 from momatch.data.load import load_dataset
+from momatch.data.rows import PixelRows
 from momatch.inference.evaluate import evaluate_run
 from momatch.report import predictions, report_run
 from momatch.report.collect import collect
 from momatch.report.page import build_page
-from momatch.report.predictions import MAX_POOL, pool_sample
+from momatch.report.predictions import MAX_POOL, MAX_TO_LABEL, file_names, pool_sample
 from momatch.report.run_report import Densities, MapPoints, Missing, RunReport
 from momatch.training.run import Run
 from tests.report.small_runs import NAMES, STEPS, train, write_dataset
 
-PARTS = ("evaluation", "points", "clusters", "densities", "mistakes", "outlying")
+PARTS = ("evaluation", "points", "clusters", "densities", "mistakes", "outlying", "to_label")
 
 
 def files_of(folder):
@@ -98,6 +99,25 @@ def test_mistakes_are_wrong_and_the_most_confident_come_first(found):
     assert confidences == sorted(confidences, reverse=True)
 
 
+def test_the_least_sure_of_the_pool_are_to_be_labelled_next(found):
+    confidences = [picture.confidence for picture in found.to_label]
+    assert confidences == sorted(confidences)
+    assert len(confidences) == MAX_TO_LABEL
+    # The most outlying are left out.
+    outlying = [picture.image.numpy().tobytes() for picture in found.outlying[:5]]
+    assert not any(picture.image.numpy().tobytes() in outlying for picture in found.to_label)
+
+
+def test_rows_of_a_selection_keep_their_file_names():
+    images = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+    split = Split(PixelRows([images], torch.tensor([3, 1, 0])), torch.zeros(3, dtype=torch.int64), ("d", "b", "a"))
+    some = split.rows.select(torch.tensor([2, 0]))
+    assert file_names(split, some) == ("a", "d")
+    # A pool that held-out images were added to has the tensors twice.
+    assert file_names(split, split.rows.append(some)) == ("d", "b", "a", "a", "d")
+    assert file_names(Split(images, torch.zeros(4, dtype=torch.int64)), some) == ()
+
+
 def test_the_most_outlying_of_the_pool_come_first(found):
     scores = [picture.score for picture in found.outlying]
     assert len(scores) == 40
@@ -108,7 +128,7 @@ def test_the_most_outlying_of_the_pool_come_first(found):
 def test_a_large_pool_is_looked_at_in_part(trained_run, monkeypatch):
     monkeypatch.setattr("momatch.report.predictions.MAX_POOL", 50)
     assert collect(trained_run, most_points=20).notes[1] == (
-        "The most outlying images were chosen from a random 50 of the 160 unlabelled images."
+        "The images of the pool were chosen from a random 50 of the 160 unlabelled images."
     )
 
 

@@ -16,7 +16,7 @@ from momatch.report.formats import count, is_number, letter, plural, rounded
 from momatch.report.page import build_page
 from momatch.report.sprites import SIDE, Sprites, Tile
 from momatch.report.tables import confused_pairs, headline
-from tests.report.made_up_reports import make_densities, nothing
+from tests.report.made_up_reports import make_densities, make_report, nothing
 
 
 def sheets(sprites):
@@ -75,6 +75,18 @@ def test_large_pictures_are_made_smaller_in_shape():
     sprites.add(torch.zeros(4, 3, 2, dtype=torch.uint8), most=32)
     sprites.add(torch.zeros(2, 200, 1, dtype=torch.uint8), most=32)
     assert sprites.layout() == {"side": SIDE, "sizes": [[48, 96], [64, 96], [3, 96]]}
+
+
+def test_every_picture_names_its_file():
+    run = make_report()
+    named = tuple(replace(picture, file=f"cat/<{i}>.jpg") for i, picture in enumerate(run.to_label))
+    points = replace(run.points, files=("test/cat/1.jpg", *[""] * (len(run.points.labels) - 1)))
+    page = build_page([replace(run, to_label=named, points=points)])
+    assert '<figure title="cat/&lt;0&gt;.jpg">' in page
+    assert '<span class="file">cat/&lt;0&gt;.jpg</span>' in page
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert data["runs"][0]["map"]["files"][0] == "test/cat/1.jpg"
+    assert '"files":null' in build_page([run])
 
 
 def test_photographs_are_scaled_smoothly():

@@ -97,7 +97,8 @@ def test_the_pool_is_judged_when_it_is_due(weighings, tmp_path):
 
 def test_features_are_judged_before_the_first_step(weighings, tmp_path):
     embed(small_options(tmp_path))
-    settings = config(tmp_path / "run", dataset=str(tmp_path / "features.npz"), image_size=None, outliers="auto")
+    features = {"dataset": str(tmp_path / "features.npz"), "image_size": None, "labels_per_class": 4}
+    settings = config(tmp_path / "run", outliers="auto", **features)
     fit(settings, trust_code=True)
     assert weighings == [0]
 

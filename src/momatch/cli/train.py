@@ -13,7 +13,7 @@ from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine_resumed, merged, preset_layer, read_config_file
 from momatch.console.durations import format_duration
 from momatch.console.signals import speaks
-from momatch.storage.data_record import read_data_record
+from momatch.storage.data_record import DATA, read_data_record
 from momatch.storage.run_config import is_run
 from momatch.storage.run_directory import OUTLIERS
 from momatch.training.resolve import FEATURES_PRESET, resolve_layers
@@ -54,7 +54,9 @@ def main(argv: Sequence[str]) -> int:
         # The run itself is complete.
         report, trouble = None, error
     result = run.result or {}
-    for line in summary(config, result, read_data_record(run.directory).notes):
+    # Runs of momatch 0.1 have no record.
+    notes = read_data_record(run.directory).notes if (run.directory / DATA).exists() else ()
+    for line in summary(config, result, notes):
         print(line)
     if (outliers := outlier_line(config, result)) is not None:
         print(outliers)

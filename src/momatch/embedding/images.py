@@ -205,13 +205,14 @@ class _Files(Source):
         for message in report.warnings:
             warnings.warn(message, DataWarning, stacklevel=2)
         found = {}
-        for name, split in decoded.splits.items():
-            place = {path: position for position, path in enumerate(split.files)}
-            if name in rows:
-                wanted = [self.files.paths[row] for row in rows[name]]
-                is_there = np.array([path in place for path in wanted], bool)
-                positions = torch.tensor([place[path] for path in wanted if path in place], dtype=torch.int64)
-                found[name] = (PixelRows([split.images]).select(positions), is_there)
+        for name, chosen in rows.items():
+            split = decoded.splits.get(name)
+            place = {} if split is None else {path: position for position, path in enumerate(split.files)}
+            wanted = [self.files.paths[row] for row in chosen]
+            is_there = np.array([path in place for path in wanted], bool)
+            positions = torch.tensor([place[path] for path in wanted if path in place], dtype=torch.int64)
+            images = _no_images() if split is None else PixelRows([split.images]).select(positions)
+            found[name] = (images, is_there)
         return found
 
 

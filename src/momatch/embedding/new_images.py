@@ -73,12 +73,8 @@ def open_new(
             readable[name] = (images, np.stack(kept))
     unreadable = frozenset(failed)
     listing = listing.without(unreadable)
-    opened_rows = [rows for rows, _ in readable.values()]
-    shape = (
-        _image_shape(opened_rows, image_size)
-        if old is None
-        else _shape_of_file(opened_rows, image_size, old, listing.name)
-    )
+    found = [rows for rows, _ in readable.values()]
+    shape = _image_shape(found, image_size) if old is None else _shape_of_file(found, image_size, old, listing.name)
     new = {name: NewImages(rows, digests, shape) for name, (rows, digests) in readable.items()}
     return listing, new, unreadable
 

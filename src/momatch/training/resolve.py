@@ -32,7 +32,8 @@ def resolve_layers(layers: Sequence[Layer], features: FeatureSpec | None = None)
     if features is None:
         return combine(layers)
     _check_features(layers, features)
-    layers = [Layer({"labels_per_class": default_labels(features.dataset)}, str(features.path)), *layers]
+    if given.get("labels_per_class") is None:
+        layers = [*layers, Layer({"labels_per_class": default_labels(features.dataset)}, str(features.path))]
     if given.get("preset_name") is None:
         layers = [preset_layer(FEATURES_PRESET), *layers]
     return combine(layers, Layer(features.settings, str(features.path)))
