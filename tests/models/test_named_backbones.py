@@ -226,6 +226,8 @@ def test_transformers(transformers):
         build_backbone("hf:broken")
     with pytest.raises(ValueError, match="OSError: offline"):
         build_backbone("hf:far")
+    with pytest.raises(ValueError, match="in a folder and pass it as hf:FOLDER"):
+        build_backbone("hf:net", weights="a.safetensors")
     with pytest.raises(ValueError, match="description of a transformers model cannot be read"):
         build_backbone("hf:net", state={})
 

@@ -358,3 +358,27 @@ def test_finding_stages_leaves_the_network_and_the_random_state_alone():
     assert all(torch.equal(value, values[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
     assert hooks(network) == 0
+
+
+def test_one_image_with_a_large_map():
+    output = torch.randn(
+        1, 64, 96, 96, generator=torch.Generator().manual_seed(0)
+    )  # more values than are taken at once
+    torch.testing.assert_close(statistics(output), statistics(output.repeat(2, 1, 1, 1))[:1])
+
+
+def test_a_module_that_is_no_stage_each_time_is_left_out():
+    class Windows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.shared = nn.Conv2d(3, 4, 2, 2), nn.Conv2d(4, 5, 2, 2), nn.Identity()
+
+        def forward(self, x):
+            x = self.first(x)
+            x = self.shared(x.reshape(-1, 4, 2, x.shape[3])).reshape(x.shape)  # more rows than images
+            return self.shared(self.second(x)).mean((2, 3))
+
+    x = torch.rand(2, 3, 16, 16)
+    names = find_stages(Windows(), x)
+    assert names == ("first", "second")
+    assert StageReader(Windows(), names)(x)[1].shape == (2, 2 * (4 + 5))

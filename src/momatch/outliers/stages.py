@@ -171,11 +171,14 @@ def find_stages(backbone: nn.Module, x: Tensor, *, network: nn.Module | None = N
         if name not in ("", INPUT) and not isinstance(module, torch.jit.ScriptModule)
     }
     shapes: dict[str, torch.Size] = {}
+    unfit: set[str] = set()
 
     def note(name: str, output: object) -> None:
-        # A module that is run several times counts where it was run last.
+        # A module that is run several times counts where it was run last, and has to be a stage each time.
         shapes.pop(name, None)
-        if _is_stage(output, x.shape[0]):
+        if not _is_stage(output, x.shape[0]):
+            unfit.add(name)
+        elif name not in unfit:
             shapes[name] = output.shape
 
     with (

@@ -153,6 +153,11 @@ def _build_one(
             )
         graph = prepared_graph(rest) if state is None else bytes(_entry(state, "graph", name).numpy().tobytes())
         return OnnxGraph(graph, in_channels=in_channels, image_size=image_size)
+    if prefix == "hf" and colon and weights is not None:
+        raise ValueError(
+            f"backbone {name!r}: got weights {weights}, expected none: put the files of the repository (config.json, "
+            "preprocessor_config.json, model.safetensors) in a folder and pass it as hf:FOLDER"
+        )
     if prefix in PACKAGES and colon:
         loads = state is None and weights is None and not untrained
         backbone: nn.Module = _of_package(
@@ -164,8 +169,7 @@ def _build_one(
             given.setdefault("pretrained", False)
         backbone = _own_or_built_in(name, in_channels, image_size, given)
     if weights is not None:
-        network = getattr(backbone, "network", backbone)
-        load_weights(name, getattr(network, "network", network), weights)
+        load_weights(name, getattr(backbone, "network", backbone), weights)
     return backbone
 
 

@@ -1,7 +1,7 @@
 """Weights from a file, for machines without a hub: safetensors, or a state dict that is read without running code."""
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 #: Entries of training checkpoints that hold the state dict.
 _NESTED = ("state_dict", "model_state_dict", "model")
 #: What libraries put before the names of a network's tensors.
-_PREFIXES = ("", "module.", "model.", "network.", "backbone.", "base_model.", "vit.", "vision_model.")
+_PREFIXES = ("", "module.", "model.", "network.", "backbone.")
 
 
 class NoWeightsError(ValueError):
@@ -44,7 +44,7 @@ def load_weights(name: str, network: nn.Module, path: str | Path) -> None:
     """
     found = _read(Path(path).expanduser())
     own = network.state_dict()
-    prefix = max(_prefixes(network), key=lambda before: sum(before + key in found for key in own))
+    prefix = max(_PREFIXES, key=lambda before: sum(before + key in found for key in own))
     fitting = {key: found[prefix + key] for key in own if prefix + key in found}
     # Counts of batches change nothing; files of old releases lack them.
     missing = [key for key in own if key not in fitting and not key.endswith("num_batches_tracked")]
@@ -59,13 +59,6 @@ def load_weights(name: str, network: nn.Module, path: str | Path) -> None:
                 f"{path}: {prefix + key}: got shape {tuple(value.shape)}, expected {tuple(own[key].shape)} for {name!r}"
             )
     network.load_state_dict(fitting, strict=False)
-
-
-def _prefixes(network: nn.Module) -> Iterator[str]:
-    yield from _PREFIXES
-    base = getattr(network, "base_model_prefix", None)
-    if isinstance(base, str):
-        yield f"{base}."
 
 
 def _read(path: Path) -> dict[str, Tensor]:
