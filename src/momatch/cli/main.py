@@ -33,6 +33,13 @@ def _suggest(argv: Sequence[str]) -> int:
     return run(argv)
 
 
+def _label(argv: Sequence[str]) -> int:
+    """Label images on a page in your browser."""
+    from momatch.cli.label import main as run
+
+    return run(argv)
+
+
 def _train(argv: Sequence[str]) -> int:
     """Train a classifier with few labels."""
     from momatch.cli.train import main as run
@@ -80,6 +87,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _data,
     "embed": _embed,
     "suggest": _suggest,
+    "label": _label,
     "train": _train,
     "evaluate": _evaluate,
     "predict": _predict,

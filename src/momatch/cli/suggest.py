@@ -72,32 +72,36 @@ def main(argv: Sequence[str]) -> int:
 
 def lines(pool: "Pool", found: "Suggestions") -> Iterator[str]:
     """Both lists, for a person."""
-    for row, guess, confidence in zip(found.rows, found.guess, found.confidence, strict=True):
+    for row, guess, confidence in _rows(found):
         known = f"  {pool.class_names[guess]}, {confidence:.0%} sure" if guess >= 0 else ""
         yield f"{pool.name(row)}{known}"
     if len(found.outliers):
         yield ""
         yield f"{len(found.outliers):,} images look like no class, the most outlying first:"
-        yield from (pool.name(row) for row in found.outliers[:_SHOWN])
+        yield from (pool.name(row) for row in found.outliers[:_SHOWN].tolist())
         if len(found.outliers) > _SHOWN:
             yield f"and {len(found.outliers) - _SHOWN:,} more; --out FILE.csv lists all"
 
 
 def table(pool: "Pool", found: "Suggestions") -> bytes:
     """The suggested images as CSV: path, row in the dataset, an empty label, guess and its probability."""
-    rows = zip(found.rows, found.guess, found.confidence, strict=True)
     return _csv(
         ("path", "label", "row", "guess", "confidence"),
         (
-            (_path(pool, row), "", pool.dataset_rows[row], *_known(pool, int(guess), float(confidence)))
-            for row, guess, confidence in rows
+            (_path(pool, row), "", pool.dataset_rows[row], *_known(pool, guess, confidence))
+            for row, guess, confidence in _rows(found)
         ),
     )
 
 
 def outlier_table(pool: "Pool", rows: "np.ndarray") -> bytes:
     """The likely outliers as CSV: path, an empty label and row in the dataset."""
-    return _csv(("path", "label", "row"), ((_path(pool, row), "", pool.dataset_rows[row]) for row in rows))
+    return _csv(("path", "label", "row"), ((_path(pool, row), "", pool.dataset_rows[row]) for row in rows.tolist()))
+
+
+def _rows(found: "Suggestions") -> Iterator[tuple[int, int, float]]:
+    """Row, guess and confidence of each suggested image."""
+    return zip(found.rows.tolist(), found.guess.tolist(), found.confidence.tolist(), strict=True)
 
 
 def _path(pool: "Pool", row: int) -> str:

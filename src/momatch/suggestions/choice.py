@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 
 from momatch.data.dataset import NO_CLASS, UNLABELED
 from momatch.data.graph import nearest_neighbors
@@ -70,22 +70,16 @@ def suggest(
     check_positive_int("n", n)
     labels = np.full(len(features), UNLABELED) if labels is None else labels
     _check(features, labels, posterior, p_inlier)
-    rows = _considered(labels, n, seed)
+    rows = considered_rows(labels, n=n, seed=seed)
     with one_thread():
-        neighborhood = _neighborhood(features[rows])
+        neighborhood = neighborhood_of(features[rows])
         codes = labels[rows]
-        known = _posterior(neighborhood, codes, seed) if posterior is None else posterior[rows].astype(np.float64)
+        known = (
+            evidence_posterior(neighborhood, codes, seed) if posterior is None else posterior[rows].astype(np.float64)
+        )
         inlier = neighborhood.p_inlier() if p_inlier is None else p_inlier[rows].astype(np.float64)
-        is_free = codes == UNLABELED
-        is_outlier = is_free & (inlier < LIKELY_OUTLIER)
-        labeled = np.flatnonzero(~is_free)
-        candidates = np.flatnonzero(is_free & ~is_outlier & ~neighborhood.is_near(labeled))
-        if len(labeled) == 0 and posterior is None:
-            chosen = most_typical(neighborhood, candidates, n, seed)
-        else:
-            weight = inlier * _need(known, codes)
-            chosen = most_covering(neighborhood, candidates, labeled, weight, n=n, seed=seed)
-    outliers = np.flatnonzero(is_outlier)
+        chosen = choose(neighborhood, codes, known, inlier, n=n, seed=seed)
+    outliers = np.flatnonzero(_is_outlier(codes, inlier))
     of_chosen = np.full((len(chosen), 1), np.nan) if known is None else known[chosen]
     return Suggestions(
         rows[chosen],
@@ -95,7 +89,40 @@ def suggest(
     )
 
 
-def _considered(labels: Int64[np.ndarray, " N"], n: int, seed: int) -> Int64[np.ndarray, " M"]:
+def choose(
+    neighborhood: Neighborhood,
+    codes: Int64[np.ndarray, " M"],
+    posterior: Float64[np.ndarray, "M K"] | None,
+    p_inlier: Float64[np.ndarray, " M"],
+    *,
+    n: int,
+    seed: int,
+) -> Int64[np.ndarray, " n"]:
+    """`suggest` among rows that are prepared: their positions, the most useful first.
+
+    Args:
+        neighborhood: of the rows.
+        codes: as `labels` of `suggest`.
+        posterior: class probabilities; None if nothing is known.
+        p_inlier: as of `suggest`.
+        n: how many.
+        seed: as of `suggest`.
+    """
+    labeled = np.flatnonzero(codes != UNLABELED)
+    is_candidate = (codes == UNLABELED) & ~_is_outlier(codes, p_inlier) & ~neighborhood.is_near(labeled)
+    candidates = np.flatnonzero(is_candidate)
+    if len(labeled) == 0 and posterior is None:
+        return most_typical(neighborhood, candidates, n, seed)
+    weight = p_inlier * _need(posterior, codes)
+    return most_covering(neighborhood, candidates, labeled, weight, n=n, seed=seed)
+
+
+def _is_outlier(codes: Int64[np.ndarray, " M"], p_inlier: Float64[np.ndarray, " M"]) -> Bool[np.ndarray, " M"]:
+    is_outlier: np.ndarray = (codes == UNLABELED) & (p_inlier < LIKELY_OUTLIER)
+    return is_outlier
+
+
+def considered_rows(labels: Int64[np.ndarray, " N"], *, n: int, seed: int) -> Int64[np.ndarray, " M"]:
     """All labelled rows, and as many of the others as are considered; ascending.
 
     Raises:
@@ -110,13 +137,14 @@ def _considered(labels: Int64[np.ndarray, " N"], n: int, seed: int) -> Int64[np.
     return np.sort(np.concatenate([free, np.flatnonzero(labels != UNLABELED)]))
 
 
-def _neighborhood(features: Float[np.ndarray, "M F"]) -> Neighborhood:
+def neighborhood_of(features: Float[np.ndarray, "M F"]) -> Neighborhood:
+    """Which rows are near each other, by the direction of their features."""
     unit = torch.nn.functional.normalize(torch.from_numpy(features.astype(np.float32)), dim=1)
     table = leading_components(unit).double().numpy()
     return Neighborhood(table, *nearest_neighbors(table, NEIGHBORS))
 
 
-def _posterior(
+def evidence_posterior(
     neighborhood: Neighborhood, codes: Int64[np.ndarray, " M"], seed: int
 ) -> Float64[np.ndarray, "M K"] | None:
     """What the labels say of every row; None without labels. Classes without a label have no probability."""

@@ -70,20 +70,14 @@ def read_pool(source: str | Path, *, trust_code: bool | str = False) -> Pool:
         return _of_run(Run.load(path, trust_code=trust_code))
     if read_feature_spec(path) is None:
         raise ValueError(f"{source}: got no features file, expected one made with momatch embed, or a run directory")
-    return pool_of(load_dataset(path))
+    return _of_features(load_dataset(path))
 
 
-def pool_of(dataset: Dataset, labels: Int64[np.ndarray, " N"] | None = None) -> Pool:
-    """The training images of a dataset of features.
-
-    Args:
-        dataset: of features.
-        labels: as of `suggest`, instead of the dataset's own.
-    """
+def _of_features(dataset: Dataset) -> Pool:
     split, spec = dataset.train, dataset.features
     assert spec is not None, "the caller has checked"
     assert isinstance(split.rows, FeatureRows), "they are features"
-    labels = split.labels.numpy() if labels is None else labels
+    labels = split.labels.numpy()
     stages = split.rows.stages_at(torch.arange(len(split)))
     return Pool(
         directions(split.rows, spec.weak_views).numpy(),
@@ -92,7 +86,7 @@ def pool_of(dataset: Dataset, labels: Int64[np.ndarray, " N"] | None = None) -> 
         np.arange(len(split)),
         split.files,
         None,
-        None if stages is None else _judged(stages, labels),
+        None if stages is None else judged_inliers(stages, labels),
     )
 
 
@@ -114,7 +108,7 @@ def _of_run(run: Run) -> Pool:
         dataset_rows,
         tuple(dataset.train.files[row] for row in dataset_rows) if dataset.train.files else (),
         posterior.numpy(),
-        None if outputs.stages is None else _judged(outputs.stages, labels),
+        None if outputs.stages is None else judged_inliers(outputs.stages, labels),
     )
 
 
@@ -125,7 +119,7 @@ def _compared(dataset: Dataset, rows: Rows, outputs: Outputs) -> Float32[np.ndar
     return outputs.z.float().numpy()
 
 
-def _judged(stages: Float[Tensor, "N S"], labels: Int64[np.ndarray, " N"]) -> Float64[np.ndarray, " N"] | None:
+def judged_inliers(stages: Float[Tensor, "N S"], labels: Int64[np.ndarray, " N"]) -> Float64[np.ndarray, " N"] | None:
     """P(inlier) by the judge; None if no class has two labels, so that there is no telling."""
     classes = np.unique(labels[labels >= 0])
     if len(classes) == 0 or np.bincount(labels[labels >= 0]).max() < 2:

@@ -1,0 +1,90 @@
+"""``momatch label``: a page to label images on."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from momatch.config.settings import Device
+from momatch.console.warned import warnings_said
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Label images on a page in your browser, those first whose labels say most.
+
+    Images are embedded once. Every answer is written to a manifest at once; run the same command again to go on.
+
+    Attributes:
+        images: folder of images. Images in class folders count as labelled.
+        classes: names of the classes, separated by commas. Those of folders and of the manifest are added, and more can be
+            added on the page.
+        labels: the manifest (default: labels.csv in the folder).
+        features: the features file (default: features.npz in the folder); made if it does not exist.
+        backbone: as for momatch embed.
+        image_size: as for momatch embed.
+        port: to listen on, on this machine only; 0 for a free one.
+        browser: open the page in a browser.
+        seed: seed for suggestions and views.
+        device: "auto" picks cuda, then mps, then cpu.
+        progress: show progress.
+    """
+
+    images: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FOLDER")]]
+    classes: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = ""
+    labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv", help_behavior_hint="")] = None
+    features: Annotated[Path | None, tyro.conf.arg(metavar="FILE.npz", help_behavior_hint="")] = None
+    backbone: Annotated[str, tyro.conf.arg(metavar="TEXT")] = "efficientnet-lite0"
+    image_size: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    port: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
+    browser: bool = True
+    seed: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
+    device: Device = "auto"
+    progress: bool = True
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``momatch label``; returns the exit code."""
+    arguments = tyro.cli(Arguments, prog="momatch label", args=list(argv))
+    try:
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise ImportError(f"momatch label needs {error.name}; pip install 'momatch[label]'", name=error.name) from error
+    del starlette, uvicorn
+    from momatch.labeling.opening import LabelOptions, open_session
+    from momatch.labeling.server import LabelServer
+
+    folder = arguments.images
+    options = LabelOptions(
+        images=folder,
+        labels=arguments.labels or folder / "labels.csv",
+        features=arguments.features or folder / "features.npz",
+        classes=tuple(name.strip() for name in arguments.classes.split(",") if name.strip()),
+        backbone=arguments.backbone,
+        image_size=arguments.image_size,
+        seed=arguments.seed,
+        device=arguments.device,
+        progress=arguments.progress,
+    )
+    with warnings_said("label"), open_session(options) as session:
+        server = LabelServer(session, port=arguments.port)
+        print(f"{server.address}\nLabels go to {options.labels}. Press Ctrl-C to stop.", flush=True)
+        if arguments.browser:
+            import webbrowser
+
+            webbrowser.open(server.address)
+        try:
+            server.run()
+        except KeyboardInterrupt:
+            # The way to end it: everything is on disk.
+            print(file=sys.stderr)
+        counts = session.state()
+        labeled = sum(one["labels"] for one in counts["classes"])
+        print(f"{labeled:,} of {counts['images']:,} images are labelled in {options.labels}. Next:")
+        for command in counts["commands"]:
+            print(f"  {command}")
+    return 0

@@ -1,0 +1,348 @@
+// The labelling page. The server keeps everything: this shows images, and sends what a person says about them.
+"use strict";
+
+const GRID = 12;
+const POLL = 1500; // milliseconds
+// One key a class; the letters of the buttons are left out.
+const KEYS = [..."1234567890qwertyiopdfhjklzxcvbm"];
+
+const element = (id) => document.getElementById(id);
+let state = null; // what the server says
+let shown = []; // images on the page: {row, name, guess, confidence, choice}
+let current = 0; // position among them
+let isGrid = false;
+let isBusy = false; // an answer is on its way to the disk
+
+// The server -----------------------------------------------------------------------------------
+
+async function ask(path, body) {
+  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch {
+    throw new Error("The server does not answer. What you labelled is on disk; start momatch label again to go on.");
+  }
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+// Runs one thing at a time, and says what went wrong.
+async function attempt(work) {
+  if (isBusy) return;
+  isBusy = true;
+  try {
+    await work();
+    say("");
+  } catch (error) {
+    say(error.message);
+  } finally {
+    isBusy = false;
+  }
+}
+
+async function refresh() {
+  state = await ask(`state?shown=${shown.map((image) => image.row)}`);
+  const answered = new Set(state.answered);
+  if (answered.size) {
+    // Answered in another tab, or in the manifest.
+    shown = shown.filter((image) => !answered.has(image.row));
+    if (!isGrid || !shown.length) await fill();
+  }
+  if (!shown.length && state.is_ready) await fill();
+  draw();
+}
+
+async function fill() {
+  const wanted = (isGrid ? GRID : 1) - shown.length;
+  if (wanted > 0) add(await ask(`offers?count=${wanted}&shown=${shown.map((image) => image.row)}`));
+  current = Math.min(current, Math.max(0, shown.length - 1));
+}
+
+function add(offers) {
+  for (const offer of offers) shown.push({ ...offer, choice: offer.guess ? { label: offer.guess } : null });
+}
+
+// What a person can do -------------------------------------------------------------------------
+
+const send = (images) =>
+  attempt(async () => {
+    const answers = images.map((image) => ({ row: image.row, ...image.choice }));
+    if (!answers.length) return;
+    // On disk before the next image is asked for.
+    state = await ask("answers", { answers });
+    shown = shown.filter((image) => !images.includes(image));
+    if (!isGrid || !shown.length) await fill();
+    await refresh();
+    focusWork();
+  });
+
+function choose(choice) {
+  const image = shown[current];
+  if (!image || isBusy) return;
+  image.choice = choice;
+  if (!isGrid) {
+    send([image]);
+    return;
+  }
+  current = Math.min(current + 1, shown.length - 1);
+  draw();
+  focusWork();
+}
+
+const accept = () => send(shown.filter((image) => image.choice));
+const undo = () =>
+  attempt(async () => {
+    const offers = await ask("undo", {});
+    const rows = new Set(offers.map((offer) => offer.row));
+    const rest = shown.filter((image) => !rows.has(image.row));
+    shown = [];
+    add(offers);
+    if (isGrid) shown = [...shown, ...rest].slice(0, Math.max(GRID, shown.length));
+    current = 0;
+    await refresh();
+    focusWork();
+  });
+const toggle = () =>
+  attempt(async () => {
+    isGrid = !isGrid;
+    if (!isGrid) shown = shown.slice(current, current + 1);
+    current = 0;
+    await fill();
+    draw();
+    focusWork();
+  });
+const pick = (offer) =>
+  attempt(async () => {
+    shown = isGrid ? [...shown] : [];
+    add([offer]);
+    current = shown.length - 1;
+    await refresh();
+    focusWork();
+  });
+
+function finish() {
+  const list = element("commands").querySelector("div");
+  list.replaceChildren(
+    ...state.commands.map((command) => {
+      const line = make("div", { className: "command" }, make("code", { textContent: command }));
+      const copy = make("button", { type: "button", textContent: "copy" });
+      copy.onclick = async () => {
+        await navigator.clipboard.writeText(command);
+        copy.textContent = "copied";
+      };
+      line.append(copy);
+      return line;
+    }),
+  );
+  element("manifest").textContent = state.manifest;
+  element("commands").showModal();
+}
+
+// What is shown --------------------------------------------------------------------------------
+
+// Text is set as text everywhere: names of classes and files may hold anything.
+function make(name, properties, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+function say(problem) {
+  const text = problem || (state && state.problem) || "";
+  element("problem").textContent = text;
+  element("problem").hidden = !text;
+}
+
+function draw() {
+  if (!state) return;
+  const labelled = state.classes.reduce((sum, one) => sum + one.labels, 0);
+  element("progress").textContent =
+    `${labelled} of ${state.images} labelled` +
+    (state.none ? `, ${state.none} none of these` : "") +
+    (state.skipped ? `, ${state.skipped} skipped` : "") +
+    (state.is_fitting ? " · learning …" : "");
+  element("mode").lastElementChild.textContent = isGrid ? "one at a time" : "grid";
+  drawImages();
+  drawClasses();
+  element("accuracy").textContent = state.guesses
+    ? `The model guessed ${state.right} of ${state.guesses} right before it knew, ` +
+      `${state.recent_right} of the last ${state.recent}. These are the images it finds hard.`
+    : "";
+  drawUnsure();
+  element("hint").textContent = hint();
+  say("");
+}
+
+function hint() {
+  if (!shown.length) return state.is_ready ? "Nothing is left to label." : "Looking for images to begin with …";
+  if (isGrid) return "Arrows move, a key sets the class, Backspace leaves one out, Enter saves all that have a class.";
+  return shown[0].choice ? "Enter accepts the guess; another key corrects it." : "Press the key of its class.";
+}
+
+function drawImages() {
+  const box = element("images");
+  box.className = isGrid ? "grid" : "one";
+  const old = new Map([...box.children].map((figure) => [figure.dataset.key, figure]));
+  box.replaceChildren(
+    ...shown.map((image, position) => {
+      const key = `${image.row} ${isGrid}`;
+      const figure = old.get(key) ?? makeFigure(image, key);
+      figure.onclick = () => {
+        current = position;
+        draw();
+      };
+      figure.setAttribute("aria-current", String(isGrid && position === current));
+      figure.tabIndex = position === current ? 0 : -1;
+      figure.lastElementChild.replaceChildren(...caption(image));
+      return figure;
+    }),
+  );
+}
+
+function makeFigure(image, key) {
+  const figure = make("figure", {});
+  figure.dataset.key = key;
+  figure.dataset.row = image.row;
+  const address = `images/${image.row}${isGrid ? "?size=small" : ""}`;
+  const picture = make("img", { src: address, alt: image.name });
+  picture.onerror = async () => {
+    let reason = "it cannot be shown";
+    try {
+      await ask(address);
+    } catch (error) {
+      reason = error.message;
+    }
+    image.choice = null;
+    picture.replaceWith(make("p", { className: "gone", textContent: `${image.name}: ${reason}. Skip it.` }));
+    draw();
+  };
+  figure.append(picture, make("figcaption", {}));
+  return figure;
+}
+
+function caption(image) {
+  const choice = image.choice;
+  const what = choice ? (choice.label ?? (choice.status === "none" ? "none of these" : "skipped")) : "";
+  const isGuess = choice && choice.label && choice.label === image.guess;
+  const parts = isGrid ? [] : [image.name];
+  if (what) parts.push(isGrid ? "" : " · ", make("b", { textContent: what }));
+  if (isGuess) parts.push(` ${Math.round(100 * image.confidence)} % sure`);
+  return parts.length ? parts : [isGrid ? "no class yet" : ""];
+}
+
+function drawClasses() {
+  const choice = shown[current] ? shown[current].choice : null;
+  const buttons = state.classes.map((one, position) =>
+    choiceButton(KEYS[position], one.name, one.labels, choice && choice.label === one.name, { label: one.name }),
+  );
+  const status = choice && choice.status;
+  buttons.push(choiceButton("n", "none of these", state.none, status === "none", { status: "none" }));
+  buttons.push(choiceButton("s", "skip", state.skipped, status === "skipped", { status: "skipped" }));
+  if (isGrid) {
+    const all = make("button", { type: "button", onclick: accept }, make("kbd", { textContent: "Enter" }));
+    all.append(make("span", { className: "name", textContent: "save all that have a class" }));
+    buttons.push(all);
+  }
+  const focused = [...element("classes").children].indexOf(document.activeElement);
+  element("classes").replaceChildren(...buttons);
+  if (focused >= 0 && buttons[focused]) buttons[focused].focus();
+}
+
+function choiceButton(key, name, count, isChosen, choice) {
+  const button = make("button", { type: "button", onclick: () => choose(choice) });
+  button.setAttribute("aria-pressed", String(Boolean(isChosen)));
+  if (key) button.append(make("kbd", { textContent: key }));
+  button.append(make("span", { className: "name", textContent: name }));
+  button.append(make("span", { className: "count", textContent: count }));
+  return button;
+}
+
+function drawUnsure() {
+  const rows = new Set(shown.map((image) => image.row));
+  const offers = state.unsure.filter((offer) => !rows.has(offer.row));
+  element("unsure").hidden = !offers.length;
+  const box = element("unsure").querySelector("div");
+  const key = offers.map((offer) => offer.row).join();
+  if (box.dataset.key === key) return; // the images are there already
+  box.dataset.key = key;
+  box.replaceChildren(
+    ...offers.map((offer) => {
+      const title = `${offer.name}: ${offer.guess}, ${Math.round(100 * offer.confidence)} % sure`;
+      const button = make("button", { type: "button", title, onclick: () => pick(offer) });
+      button.append(make("img", { src: `images/${offer.row}?size=small`, alt: title }));
+      return button;
+    }),
+  );
+}
+
+function focusWork() {
+  const figure = element("images").children[current];
+  if (figure) figure.focus({ preventScroll: !isGrid });
+}
+
+// Keys -----------------------------------------------------------------------------------------
+
+function columns() {
+  return isGrid ? getComputedStyle(element("images")).gridTemplateColumns.split(" ").length : 1;
+}
+
+function move(step) {
+  if (!isGrid) return;
+  current = Math.max(0, Math.min(shown.length - 1, current + step));
+  draw();
+  focusWork();
+}
+
+const ACTIONS = {
+  u: undo,
+  g: toggle,
+  ".": finish,
+  n: () => choose({ status: "none" }),
+  s: () => choose({ status: "skipped" }),
+  a: () => element("name").focus(),
+  Enter: accept,
+  ArrowLeft: () => move(-1),
+  ArrowRight: () => move(1),
+  ArrowUp: () => move(-columns()),
+  ArrowDown: () => move(columns()),
+  Backspace: () => {
+    if (shown[current]) shown[current].choice = null;
+    draw();
+  },
+};
+
+document.addEventListener("keydown", (event) => {
+  const target = event.target;
+  if (event.ctrlKey || event.metaKey || event.altKey || element("commands").open) return;
+  if (target instanceof HTMLInputElement) {
+    if (event.key === "Escape") focusWork();
+    return;
+  }
+  // Enter and Space press the button that has the focus.
+  if (target instanceof HTMLButtonElement && (event.key === "Enter" || event.key === " ")) return;
+  const position = KEYS.indexOf(event.key);
+  if (state && position >= 0 && position < state.classes.length) choose({ label: state.classes[position].name });
+  else if (ACTIONS[event.key]) ACTIONS[event.key]();
+  else return;
+  event.preventDefault();
+});
+
+element("mode").onclick = toggle;
+element("undo").onclick = undo;
+element("finish").onclick = finish;
+element("add").onsubmit = (event) => {
+  event.preventDefault();
+  attempt(async () => {
+    state = await ask("classes", { name: element("name").value });
+    element("name").value = "";
+    draw();
+    focusWork();
+  });
+};
+
+attempt(refresh);
+setInterval(() => {
+  if (!document.hidden) attempt(refresh);
+}, POLL);
