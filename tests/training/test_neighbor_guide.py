@@ -87,7 +87,7 @@ def test_a_guided_run_repeats_bit_for_bit(folder):
 
 
 def test_supervised_training_needs_none(folder):
-    settings = small_config(folder, graph_neighbors=3, policy="supervised").resolved()
+    settings = small_config(folder, graph_neighbors=3, algorithm="supervised").resolved()
     assert build_training(settings, torch.device("cpu"), trust_code=True).step.guide is None
 
 

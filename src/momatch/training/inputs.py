@@ -158,7 +158,7 @@ class PixelInput(Input):
 
     def guide(self, config: TrainConfig, data: SemiSupervised) -> None:
         """None: nearest neighbours of raw pixels are not informative."""
-        if config.graph_neighbors and config.policy != "supervised":
+        if config.graph_neighbors and config.algorithm != "supervised":
             raise ValueError(
                 f"graph_neighbors: got {config.graph_neighbors} for images, expected 0: neighbours are searched among "
                 "features; create them with momatch embed"
@@ -233,7 +233,7 @@ class FeatureInput(Input):
 
     def guide(self, config: TrainConfig, data: SemiSupervised) -> PoolGuide | None:
         """Evidence of linear models, forests and the graph of nearest neighbours."""
-        if not config.graph_neighbors or config.policy == "supervised":
+        if not config.graph_neighbors or config.algorithm == "supervised":
             return None
         return pool_guide(data, weak_views=self.spec.weak_views, neighbors=config.graph_neighbors, seed=config.seed)
 
