@@ -169,7 +169,7 @@ def test_values_of_set():
         "moment_order=None",
         "dataset=a=b",
     ]
-    assert read_overrides([*words, 'policy="flexmatch"']) == {
+    assert read_overrides([*words, 'algorithm="flexmatch"']) == {
         "steps": 20,
         "lr": 0.01,
         "refit": False,
@@ -177,7 +177,7 @@ def test_values_of_set():
         "held_out_classes": "6",
         "moment_order": None,
         "dataset": "a=b",
-        "policy": "flexmatch",
+        "algorithm": "flexmatch",
     }
     with pytest.raises(FlagError):
         read_overrides(["=3"])

@@ -109,7 +109,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_result(fitted, capsys
 
 def test_summary_of_other_settings():
     config = TrainConfig(
-        policy="supervised", head="linear", embedding_dim=0, labels_per_class=0, outliers="none"
+        algorithm="supervised", head="linear", embedding_dim=0, labels_per_class=0, outliers="none"
     ).resolved()
     text = "\n".join(
         summary(config, {"test_accuracy": None, "test_accuracy_note": "there are no test images", "skipped_steps": 7})
@@ -187,7 +187,7 @@ def test_printed_config_is_a_config_file(tmp_path, capsys):
         (["--label-per-class", "4"], "--labels-per-class"),
         (["--steps", "many"], "got 'many', expected an integer"),
         (["--lr", "much"], "got 'much', expected a number"),
-        (["--policy", "flexmach"], "flexmatch"),
+        (["--algorithm", "flexmach"], "flexmatch"),
         (["--steps"], "--steps"),
         (["stray"], "stray"),
         (["--steps", "-1"], "--steps: got -1, expected at least 1"),

@@ -55,7 +55,7 @@ def test_a_group_checks_its_own_settings():
         LossSettings(outliers="chi2").for_head("linear")
     with pytest.raises(ValueError, match="steps: got 0"):
         OptimizerSettings(steps=0)
-    assert OptimizerSettings().for_policy("supervised").unlabeled_batch_size == 0
+    assert OptimizerSettings().for_algorithm("supervised").unlabeled_batch_size == 0
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig) if field.type in (float, int)])
@@ -107,13 +107,13 @@ def test_integers_where_numbers_are_wanted_become_numbers():
         ({"dataset": None}, "dataset: got None of type NoneType, expected str"),
         ({"image_size": "8"}, "image_size: got '8' of type str, expected int or None"),
         ({"head": "agmm"}, "head: got 'agmm', expected one of 'aagmm', 'kmeans', 'linear'; did you mean 'aagmm'?"),
-        ({"policy": "qqq"}, "policy: got 'qqq', expected one of 'flexmatch'"),
+        ({"algorithm": "qqq"}, "algorithm: got 'qqq', expected one of 'flexmatch'"),
         ({"lr": 0.0}, "lr: got 0.0, expected a positive number"),
         ({"head_lr_factor": -1.0}, "head_lr_factor: got -1.0, expected a positive number"),
         ({"moment_order": 5}, "moment_order: got 5, expected 0 to 4"),
         ({"outlier_percentile": 101.0}, "outlier_percentile: got 101.0, expected 0 to 100"),
         ({"image_size": 0}, "image_size: got 0, expected at least 1"),
-        ({"unlabeled_batch_size": 0}, "unlabeled_batch_size: got 0 with policy 'flexmatch', expected at least 1"),
+        ({"unlabeled_batch_size": 0}, "unlabeled_batch_size: got 0 with algorithm 'flexmatch', expected at least 1"),
         ({"head": "linear", "moment_order": 1}, "moment_order: got 1 with head 'linear', expected 0"),
         ({"resume": True, "overwrite": True}, "resume and overwrite: got both"),
         ({"resume": "auto", "overwrite": True}, "resume and overwrite: got both"),
@@ -149,7 +149,7 @@ def test_unknown_key_has_a_suggestion(key, hint):
 
 
 def test_resolved_fills_in_what_depends_on_other_settings():
-    config = TrainConfig(head="linear", policy="supervised", embedding_dim=0, seed=3).resolved()
+    config = TrainConfig(head="linear", algorithm="supervised", embedding_dim=0, seed=3).resolved()
     assert (config.moment_order, config.unlabeled_batch_size) == (0, 0)
     assert config.run_dir == "runs/digits-4-linear-wide-order0-supervised-seed3"
     assert config.resolved() == config

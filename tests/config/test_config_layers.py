@@ -23,7 +23,7 @@ def test_flag_that_equals_the_default_beats_the_file():
 
 def test_result_is_resolved():
     assert combine([]).run_dir == TrainConfig().resolved().run_dir
-    assert combine([Layer({"policy": "supervised"}), Layer({"unlabeled_batch_size": 0})]).unlabeled_batch_size == 0
+    assert combine([Layer({"algorithm": "supervised"}), Layer({"unlabeled_batch_size": 0})]).unlabeled_batch_size == 0
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,8 @@ def test_blame(layers, kind, message):
 
 def test_bad_value_that_is_overridden_does_no_harm():
     assert (
-        combine([Layer({"unlabeled_batch_size": 0}, "my.toml"), Layer({"policy": "supervised"})]).policy == "supervised"
+        combine([Layer({"unlabeled_batch_size": 0}, "my.toml"), Layer({"algorithm": "supervised"})]).algorithm
+        == "supervised"
     )
 
 
@@ -116,8 +117,8 @@ def test_resumed_run_has_its_stored_settings():
 def test_the_same_command_with_resume_goes_on():
     layers = [Layer({"steps": 40}, "my.toml"), Layer({"steps": 50, "seed": 9, "head": "linear", "resume": True})]
     assert resumed(layers, STORED).steps == 50
-    supervised = TrainConfig(policy="supervised", unlabeled_batch_size=64).resolved()
-    again = Layer({"policy": "supervised", "unlabeled_batch_size": 64, "moment_order": None, "resume": True})
+    supervised = TrainConfig(algorithm="supervised", unlabeled_batch_size=64).resolved()
+    again = Layer({"algorithm": "supervised", "unlabeled_batch_size": 64, "moment_order": None, "resume": True})
     assert resumed([again], supervised).unlabeled_batch_size == 0
 
 

@@ -19,7 +19,7 @@ PROTOCOL = {
     "constraint": "moments",
     "moment_order": 1,
     "moment_weight": 1.0,
-    "policy": "flexmatch",
+    "algorithm": "flexmatch",
     "cutoff": 0.95,
     "unlabeled_weight": 1.0,
     "outliers": "none",

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from momatch import FixMatchPolicy, FlexMatchPolicy, FreeMatchPolicy, SoftMatchPolicy
-from momatch.pseudo_labels import POLICIES
 
 POOL = 30
 CUTOFF = 0.95
@@ -560,10 +559,6 @@ def test_autocast_costs_no_precision(name):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = other.fairness_loss(strong, weight)
         torch.testing.assert_close(loss, one.fairness_loss(strong, weight), rtol=0, atol=0)
-
-
-def test_policies_are_listed_by_name():
-    assert [*POLICIES] == ["fixmatch", "flexmatch", "freematch", "softmatch"]
 
 
 # --- Bad input ---

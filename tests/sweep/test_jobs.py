@@ -110,8 +110,10 @@ def with_settings(grid, **settings):
 
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_cell_is_named(tmp_path):
-    grid = with_settings(tiny(), policy="flexmuch")
-    with pytest.raises(ValueError, match=r"grid 'tiny', 'a', 'none': policy: got 'flexmuch'.*did you mean 'flexmatch'"):
+    grid = with_settings(tiny(), algorithm="flexmuch")
+    with pytest.raises(
+        ValueError, match=r"grid 'tiny', 'a', 'none': algorithm: got 'flexmuch'.*did you mean 'flexmatch'"
+    ):
         jobs_of(grid, runs=tmp_path)
 
 

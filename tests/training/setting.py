@@ -70,8 +70,8 @@ def small_step(
     classifier = small_classifier(config.head, batch_norm=batch_norm, device=device).to(dtype)
     truth = (torch.arange(POOL) % K).to(device)
     step = build_step(config, classifier, truth, processes)
-    for name, value in LATE_AVERAGES.get(config.policy, {}).items():
-        getattr(step.objective.policy, name).copy_(torch.tensor(value))
+    for name, value in LATE_AVERAGES.get(config.algorithm, {}).items():
+        getattr(step.objective.algorithm.policy, name).copy_(torch.tensor(value))
     return step
 
 
@@ -94,4 +94,6 @@ def small_batch(step: int = 0, *, device: str = "cpu", b: int = 4, u: int = 8) -
 
 def with_settings(**settings: object) -> TrainConfig:
     """The small config with other settings."""
-    return replace(CONFIG, **settings).resolved()
+    # Each algorithm has a weight of its own.
+    own = {"unlabeled_weight": None} if "algorithm" in settings else {}
+    return replace(CONFIG, **{**own, **settings}).resolved()

@@ -219,10 +219,14 @@ def test_training_outside_the_main_thread_leaves_signals_alone(tmp_path, whole):
 
 SETTINGS = {
     "outliers judged by a refitted head": {"outliers": "percentile", "outlier_refit_interval": 5},
-    "freematch": {"policy": "freematch"},
-    "softmatch": {"policy": "softmatch", "optimizer": "adamw", "lr": 0.002},
+    "freematch": {"algorithm": "freematch"},
+    "softmatch": {"algorithm": "softmatch", "optimizer": "adamw", "lr": 0.002},
     "float16": {"precision": "float16"},
-    "supervised": {"policy": "supervised"},
+    "supervised": {"algorithm": "supervised"},
+    "meanteacher": {"algorithm": "meanteacher"},
+    "remixmatch": {"algorithm": "remixmatch", "ramp_up": 0.1},
+    "comatch": {"algorithm": "comatch", "memory_size": 50},
+    "simmatch": {"algorithm": "simmatch"},
     "linear": {"head": "linear", "embedding_dim": 0, "accumulate": 2},
 }
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from momatch.algorithms.weighted import WeightedPseudoLabels
 from momatch.heads import AAGMM, log_posterior
 from momatch.pseudo_labels import FixMatchPolicy
-from momatch.training.objective import Embeddings, Guide, Objective
+from momatch.training.objective import BatchFacts, Embeddings, Guide, Objective
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
@@ -29,9 +30,9 @@ def test_guide_decides_label_weight_and_cluster():
     head = AAGMM(3, 2)
     z = Embeddings(torch.randn(4, 3), torch.randn(6, 3), torch.randn(6, 3))
     labels, indices, unknown = torch.tensor([0, 1, 0, 1]), torch.arange(6), torch.full((6,), -1)
-    objective = Objective(FixMatchPolicy(cutoff=0.9))
+    objective = Objective(WeightedPseudoLabels(FixMatchPolicy(cutoff=0.9)))
     opinion = torch.tensor([[0.99, 0.01], [0.01, 0.99], [0.5, 0.5]]).repeat(2, 1)
-    losses = objective(head, z, labels, indices, unknown, progress=0.0, guide=Guide(opinion, 1.0))
+    losses = objective(head, z, BatchFacts(labels, indices, unknown, 0.0, Guide(opinion, 1.0)))
     errors = -log_posterior(head(z.strong))
     expected = (errors[0, 0] + errors[1, 1] + errors[3, 0] + errors[4, 1]) / 6
     torch.testing.assert_close(losses.parts["unlabeled_loss"], expected)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from momatch.constraints import MomentConstraint
 from momatch.heads import HEADS
-from momatch.training.objective import Embeddings, build_objective
+from momatch.training.objective import BatchFacts, Embeddings, build_objective
 from tests.training.setting import POOL, D, K, small_batch, small_step, with_settings
 
 #: Unlabelled samples of the batch: P(inlier), and true classes, of which -2 is an outlier and -1 is not known.
@@ -21,7 +21,7 @@ INDICES = torch.tensor([3, 0, 7, 11, 5, 1, 9, 2])
 def small_case(**settings):
     """An objective, a head and embeddings; the constraint is all of the loss of the unlabelled samples."""
     generator = torch.Generator().manual_seed(0)
-    config = with_settings(policy="fixmatch", cutoff=0.0, unlabeled_weight=0.0, **settings)
+    config = with_settings(algorithm="fixmatch", cutoff=0.0, unlabeled_weight=0.0, **settings)
     torch.manual_seed(0)
     head = HEADS[config.head](D, K)
     with torch.no_grad():
@@ -31,7 +31,7 @@ def small_case(**settings):
         objective.inlier_probability[INDICES] = TRUST
     z = Embeddings(*(torch.randn(n, D, generator=generator, requires_grad=True) for n in (4, 8, 8)))
     labels = torch.tensor([0, 1, 2, 0])
-    losses = objective(head, z, labels, INDICES, TRUTH, progress=0.5)
+    losses = objective(head, z, BatchFacts(labels, INDICES, TRUTH, 0.5))
     losses.total.backward()
     return SimpleNamespace(losses=losses, head=head, z=z, labels=labels, predicted=head(z.weak).argmax(1))
 
@@ -119,7 +119,7 @@ def counts(batch, outliers, p_inlier):
 
 def test_precision_and_recall_are_those_of_all_steps_since_the_last_line():
     """Of the sums, not means of each step's."""
-    step = small_step(with_settings(policy="fixmatch", cutoff=0.0, outliers="auto"))
+    step = small_step(with_settings(algorithm="fixmatch", cutoff=0.0, outliers="auto"))
     outliers, p_inlier = [0, 1, 2, 3, 4], torch.ones(POOL)
     p_inlier[[0, 1, 2, 8, 9]] = torch.tensor([0.0, 0.1, 0.4, 0.3, 0.0])
     known_outliers(step, outliers, p_inlier)

@@ -87,7 +87,7 @@ def test_a_guided_run_repeats_bit_for_bit(folder):
 
 
 def test_supervised_training_takes_its_confidence_alone(folder):
-    settings = small_config(folder, graph_neighbors=3, policy="supervised").resolved()
+    settings = small_config(folder, graph_neighbors=3, algorithm="supervised").resolved()
     training = build_training(settings, torch.device("cpu"), trust_code=True)
     assert training.step.guide is None
     assert 0 < training.guide.confidence <= 1

@@ -29,19 +29,19 @@ COMMON = {
 POLICIES = ("flexmatch", "fixmatch", "freematch", "softmatch")
 SETTINGS = {
     **{f"order {order}": {"moment_order": order} for order in (0, 1, 2)},
-    **{policy: {"policy": policy} for policy in POLICIES[1:]},
-    "supervised": {"policy": "supervised"},
+    **{policy: {"algorithm": policy} for policy in POLICIES[1:]},
+    "supervised": {"algorithm": "supervised"},
     "kmeans": {"head": "kmeans"},
     "linear": {"head": "linear", "moment_order": 0},
     **{
-        f"outliers-{policy}": {"outliers": "percentile", "outlier_percentile": 50.0, "policy": policy}
+        f"outliers-{policy}": {"outliers": "percentile", "outlier_percentile": 50.0, "algorithm": policy}
         for policy in POLICIES
     },
-    **{f"auto-{policy}": {"outliers": "auto", "policy": policy} for policy in POLICIES},
+    **{f"auto-{policy}": {"outliers": "auto", "algorithm": policy} for policy in POLICIES},
     "split": {"forward": "split"},
     "assigned by prediction": {"moment_assignment": "prediction"},
-    "accumulate-flexmatch": {"accumulate": 2, "policy": "flexmatch"},
-    "accumulate-freematch": {"accumulate": 2, "policy": "freematch"},
+    "accumulate-flexmatch": {"accumulate": 2, "algorithm": "flexmatch"},
+    "accumulate-freematch": {"accumulate": 2, "algorithm": "freematch"},
     "accumulate-auto": {"accumulate": 2, "outliers": "auto"},
     "constraint of inliers": {"outliers": "auto", "moment_inliers": True},
 }
@@ -76,7 +76,7 @@ class Averages:
     """Running averages of the samples that are no outliers."""
 
     def __init__(self, config):
-        start = LATE_AVERAGES[config.policy]
+        start = LATE_AVERAGES[config.algorithm]
         self.average = {name: torch.tensor(value, dtype=torch.float64) for name, value in start.items()}
 
     def move(self, name, value):
@@ -163,7 +163,7 @@ class Reference:
     def __init__(self, step, config):
         self.config, self.views = config, step
         self.model = copy.deepcopy(step.classifier).double()
-        self.policy = None if config.policy == "supervised" else RULES[config.policy](config)
+        self.policy = None if config.algorithm == "supervised" else RULES[config.algorithm](config)
         self.inlier = INLIER if config.outliers == "auto" else torch.ones(POOL)
         self.velocity = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
         self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
@@ -206,7 +206,7 @@ class Reference:
             weight = torch.tensor(self.policy.weights(p, indices, outlier), dtype=torch.float64) * self.inlier[indices]
             strong_log_joint = self.log_joint(z[2])
             loss = loss + config.unlabeled_weight * (weight * cross_entropies(strong_log_joint, pseudo)).mean()
-            if config.policy == "freematch":
+            if config.algorithm == "freematch":
                 loss = loss + config.fairness_weight * self.policy.fairness(strong_log_joint.softmax(1), weight)
             utilisation = float(weight.mean())
             counts = self.inlier[indices] if config.moment_inliers else torch.ones(len(indices))
@@ -255,18 +255,18 @@ def test_steps_are_those_of_the_naive_reference(name):
     reference = Reference(step, config)
     utilisations = []
     for number in range(STEPS):
-        batch = small_batch(number, u=0 if config.policy == "supervised" else 8)
+        batch = small_batch(number, u=0 if config.algorithm == "supervised" else 8)
         loss, utilisation = reference(batch, LR)
         step(batch, lr=LR, progress=number / STEPS)
         assert float(step.last_metrics["loss"]) == pytest.approx(loss, rel=1e-5)
-        if config.policy != "supervised":
+        if config.algorithm != "supervised":
             assert float(step.last_metrics["utilisation"]) == pytest.approx(utilisation, rel=1e-5)
         for key, p in reference.model.named_parameters():
             trained, average = (m.get_parameter(key) for m in (step.classifier, step.average.classifier))
             torch.testing.assert_close(trained.double(), p, rtol=1e-4, atol=2e-5)
             torch.testing.assert_close(average.double(), reference.average[key], rtol=1e-4, atol=2e-5)
         utilisations.append(utilisation)
-    if config.policy != "supervised":
+    if config.algorithm != "supervised":
         # Otherwise the weights would not have been put to the test.
         assert 0.1 < min(utilisations) < 1
 
@@ -286,7 +286,7 @@ def test_setting_tells_views_and_classes_apart(head):
 
 @pytest.mark.parametrize("name", ["fairness_loss", "unlabeled_loss", "constraint_loss", "outlier_share"])
 def test_setting_leaves_no_term_at_rest(name):
-    step = small_step(with_settings(policy="freematch", outliers="percentile", outlier_percentile=50.0, **COMMON))
+    step = small_step(with_settings(algorithm="freematch", outliers="percentile", outlier_percentile=50.0, **COMMON))
     for number in range(STEPS):
         step(small_batch(number), lr=LR, progress=0.0)
     value = float(step.metrics[METRICS.index(name)]) / STEPS

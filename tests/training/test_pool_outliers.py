@@ -139,7 +139,7 @@ def test_a_pool_without_outliers_has_an_empty_list(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"judge": "head"}, {"policy": "supervised", "labels_per_class": 0, "labeled_in_pool": False}]
+    "changed", [{"judge": "head"}, {"algorithm": "supervised", "labels_per_class": 0, "labeled_in_pool": False}]
 )
 def test_without_a_judge_or_a_pool_nothing_is_written(tmp_path, changed):
     config = settings(run_dir=str(tmp_path / "run"), **changed)

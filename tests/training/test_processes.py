@@ -22,32 +22,40 @@ STEPS, LR = 4, 0.02
 
 #: Without momentum, decay and clipping `grad` after a step is the gradient: the optimiser writes into it otherwise.
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip_norm": 0.0, "moment_weight": 0.3}
-FREEMATCH = {"policy": "freematch", "fairness_weight": 2.0}
+FREEMATCH = {"algorithm": "freematch", "fairness_weight": 2.0}
 SETTINGS = {
-    "flexmatch": {"policy": "flexmatch"},
-    "fixmatch": {"policy": "fixmatch"},
+    "flexmatch": {"algorithm": "flexmatch"},
+    "fixmatch": {"algorithm": "fixmatch"},
     "freematch": FREEMATCH,
-    "softmatch": {"policy": "softmatch", "moment_order": 4},
-    "outliers": {"policy": "fixmatch", "outliers": "percentile", "outlier_percentile": 50.0},
-    "inliers": {"policy": "fixmatch", "outliers": "auto", "moment_inliers": True},
+    "softmatch": {"algorithm": "softmatch", "moment_order": 4},
+    "outliers": {"algorithm": "fixmatch", "outliers": "percentile", "outlier_percentile": 50.0},
+    "inliers": {"algorithm": "fixmatch", "outliers": "auto", "moment_inliers": True},
     "published": {"moment_variant": "published", "moment_assignment": "prediction"},
     "linear": {"head": "linear", "moment_order": 0},
     "mmd": {"constraint": "mmd"},
-    "accumulate-flexmatch": {"policy": "flexmatch", "accumulate": 2},
+    "pseudolabel": {"algorithm": "pseudolabel"},
+    "meanteacher": {"algorithm": "meanteacher"},
+    "uda": {"algorithm": "uda"},
+    "mixmatch": {"algorithm": "mixmatch", "outliers": "percentile", "outlier_percentile": 80.0},
+    "remixmatch": {"algorithm": "remixmatch", "outliers": "percentile", "outlier_percentile": 80.0},
+    "comatch": {"algorithm": "comatch", "memory_size": 7},
+    "simmatch": {"algorithm": "simmatch"},
+    "simmatchv2": {"algorithm": "simmatchv2", "memory_size": 20},
+    "accumulate-flexmatch": {"algorithm": "flexmatch", "accumulate": 2},
     "accumulate-freematch": {**FREEMATCH, "accumulate": 2},
 }
 
 WORKER = """
 import sys, torch
 from safetensors.torch import save_file
-from tests.training.test_processes import SETTINGS, trained
+from tests.training.test_processes import SETTINGS, parameters, trained
 from momatch.training.processes import joined_processes
 
 torch.set_num_threads(1)
 with joined_processes("cpu") as processes:
     for name, settings in SETTINGS.items():
         step = trained(settings, processes)
-        tensors = {f"gradient.{i}": p.grad.clone() for i, p in enumerate(step.classifier.parameters())}
+        tensors = {f"gradient.{i}": p.grad.clone() for i, p in enumerate(parameters(step))}
         tensors |= {f"objective.{key}": value.clone() for key, value in step.objective.state_dict().items()}
         tensors["metrics"] = step.metrics
         save_file(tensors, f"{sys.argv[1]}/{name}-{processes.rank}.safetensors")
@@ -65,6 +73,11 @@ def trained(settings, processes=ALONE):
     for number in range(STEPS):
         step(own_part(small_batch(number), processes), lr=LR, progress=0.3)
     return step
+
+
+def parameters(step):
+    """Those of the network, and the algorithm's own."""
+    return [*step.classifier.parameters(), *step.objective.algorithm.parameters()]
 
 
 def own_part(batch, processes):
@@ -104,7 +117,7 @@ def environment():
 def test_gradient_of_two_processes_is_that_of_one(name, results):
     step = trained(SETTINGS[name])
     first, second = results[f"{name}-0"], results[f"{name}-1"]
-    for i, parameter in enumerate(step.classifier.parameters()):
+    for i, parameter in enumerate(parameters(step)):
         one, two = parameter.grad, first[f"gradient.{i}"]
         # In float32 rounding alone comes to some 1e-6; float64 leaves the algorithm.
         assert float((one - two).norm()) <= 1e-6 * float(one.norm())
@@ -114,10 +127,11 @@ def test_gradient_of_two_processes_is_that_of_one(name, results):
         assert torch.equal(first[f"objective.{key}"], second[f"objective.{key}"])
     torch.testing.assert_close(first["metrics"], step.metrics, rtol=1e-5, atol=1e-5)
     # Otherwise what the processes tell each other would not have been put to the test.
-    metrics = dict(zip(METRICS, (step.metrics / STEPS).tolist(), strict=True))
-    assert 0.1 < metrics["utilisation"] < 1
+    metrics = dict(zip(METRICS, (step.metrics / STEPS).tolist(), strict=False))
+    assert 0.1 < metrics["utilisation"] <= 1
+    assert metrics["utilisation"] < 1 or name == "meanteacher"
     assert (metrics["fairness_loss"] < -0.1) == ("freematch" in name)
-    assert (0.1 < metrics["outlier_share"] < 0.9) == (name in ("outliers", "inliers"))
+    assert (0.1 < metrics["outlier_share"] < 0.9) == (name in ("outliers", "inliers", "mixmatch", "remixmatch"))
 
 
 @pytest.mark.parametrize("name", ["freematch", "accumulate-freematch"])

@@ -29,7 +29,7 @@ def from_command_line(capsys, *words):
 def from_sweep(tmp_path, **settings):
     """The run of AAGMM 8-D with FlexMatch in the shipped grid of policies."""
     jobs, _ = plan_jobs([load_grid("policies")], SweepOptions(Layer({}), settings, (0,), tmp_path, None))
-    (config,) = [job.config for job in jobs if (job.config.head, job.config.policy) == ("aagmm", "flexmatch")]
+    (config,) = [job.config for job in jobs if (job.config.head, job.config.algorithm) == ("aagmm", "flexmatch")]
     return config
 
 
@@ -83,7 +83,7 @@ def test_a_preset_that_is_named_counts_in_sweeps_too(features, capsys, tmp_path)
             [load_grid("policies")],
             SweepOptions(preset_layer("digits"), {"dataset": features}, (0,), tmp_path, None),
         )[0]
-        if (job.config.head, job.config.policy) == ("aagmm", "flexmatch")
+        if (job.config.head, job.config.algorithm) == ("aagmm", "flexmatch")
     ]
     assert (config.embedding_dim, config.steps) == (wanted.embedding_dim, wanted.steps) == (8, 1200)
 

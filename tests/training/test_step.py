@@ -1,15 +1,17 @@
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from momatch.algorithms import ALGORITHMS
 from momatch.config.presets import PRESETS
 from momatch.heads import log_posterior
 from momatch.training.average import AveragedModel
 from momatch.training.guard import Guard
-from momatch.training.objective import Embeddings
+from momatch.training.objective import BatchFacts, Embeddings
 from momatch.training.step import METRICS
 from tests.training.setting import CONFIG, POOL, K, small_batch, small_classifier, small_step, with_settings
 
@@ -23,10 +25,15 @@ def parameters(step):
 
 
 SETTINGS = [
-    {"policy": policy, "head": head, "moment_order": 0 if head == "linear" else order}
-    for policy in ("flexmatch", "fixmatch", "freematch", "softmatch", "supervised")
+    {"algorithm": algorithm, "head": head, "moment_order": 0 if head == "linear" else order}
+    for algorithm in ALGORITHMS
     for head, order in (("aagmm", 2), ("kmeans", 1), ("linear", 0))
 ]
+NEW = [name for name in ALGORITHMS if name not in ("flexmatch", "fixmatch", "freematch", "softmatch", "supervised")]
+SETTINGS += [{"algorithm": algorithm, "moment_order": 0} for algorithm in NEW]
+SETTINGS += [{"algorithm": algorithm, "outliers": "percentile", "accumulate": 2} for algorithm in NEW]
+SETTINGS += [{"algorithm": algorithm, "outliers": "auto", "moment_inliers": True} for algorithm in NEW]
+SETTINGS += [{"algorithm": algorithm, "forward": "split"} for algorithm in ("uda", "comatch", "simmatch", "simmatchv2")]
 SETTINGS += [{"moment_order": order} for order in (0, 3, 4)]
 SETTINGS += [{"constraint": constraint} for constraint in ("mmd", "kl")]
 SETTINGS += [{"outliers": rule} for rule in ("percentile", "annealed", "chi2")]
@@ -56,7 +63,7 @@ def test_whole_step_never_waits_for_the_device(settings, batch_norm):
     # On "meta" a read-back, a data-dependent shape or a stray CPU tensor raises.
     config = with_settings(**settings)
     step = small_step(config, batch_norm=batch_norm, device="meta")
-    u = 0 if config.policy == "supervised" else 8
+    u = 0 if config.algorithm == "supervised" else 8
     for number in range(2):
         step(small_batch(number, device="meta", u=u), lr=0.1, progress=0.5)
     assert step.metrics.is_meta
@@ -67,7 +74,7 @@ def test_every_setting_trains(settings):
     config = with_settings(**settings)
     step = small_step(config, batch_norm=True)
     before, average_before = parameters(step), copy.deepcopy(step.average.classifier.state_dict())
-    u = 0 if config.policy == "supervised" else 8
+    u = 0 if config.algorithm == "supervised" else 8
     for number in range(3):
         step(small_batch(number, u=u), lr=0.05, progress=number / 3)
     assert metric(step, "good_steps") == 3
@@ -157,7 +164,7 @@ def test_accumulated_gradients_are_means_over_the_parts():
         "momentum": 0.0,
         "weight_decay": 0.0,
         "moment_order": 0,
-        "policy": "fixmatch",
+        "algorithm": "fixmatch",
         "cutoff": 0.0,
     }
     whole, parts = small_step(with_settings(**settings)), small_step(with_settings(**settings, accumulate=2))
@@ -293,7 +300,7 @@ def test_outliers_leave_no_trace_in_the_pseudo_labels():
 
 
 def test_metrics_are_those_of_the_batch():
-    step = small_step(with_settings(policy="fixmatch", cutoff=0.0))
+    step = small_step(with_settings(algorithm="fixmatch", cutoff=0.0))
     batch = small_batch()
     with torch.no_grad():
         weak = step.weak(batch.unlabeled, seed=0, step=0)
@@ -317,11 +324,51 @@ def test_same_batches_give_the_same_weights_and_other_seeds_others():
 
 
 def test_objective_takes_an_empty_pool_for_supervised_training():
-    step = small_step(with_settings(policy="supervised"))
+    step = small_step(with_settings(algorithm="supervised"))
     z = Embeddings(torch.randn(4, 4), torch.empty(0, 4), torch.empty(0, 4))
     empty = torch.empty(0, dtype=torch.int64)
-    losses = step.objective(step.classifier.head, z, torch.arange(4) % K, empty, empty, progress=0.0)
+    losses = step.objective(step.classifier.head, z, BatchFacts(torch.arange(4) % K, empty, empty, 0.0))
     assert set(losses.parts) == {"supervised_loss", "constraint_loss"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "reason"),
+    [("mixmatch", "a pass of their own anyway"), ("meanteacher", "their own anyway"), ("pseudolabel", "the very view")],
+)
+def test_split_forward_is_refused_where_it_makes_no_sense(algorithm, reason):
+    with pytest.raises(ValueError, match=rf"forward: got 'split' with algorithm .*{reason}"):
+        small_step(with_settings(algorithm=algorithm, forward="split"))
+
+
+def test_what_is_not_a_square_image_is_not_rotated():
+    step = small_step(with_settings(algorithm="remixmatch"))
+    batch = small_batch()
+    flat = replace(batch, unlabeled=batch.unlabeled[:, :, :6], labeled=batch.labeled[:, :, :6])
+    with pytest.raises(ValueError, match=r"rotation_weight: got samples of shape \(1, 6, 8\), expected square images"):
+        step(flat, lr=0.1, progress=0.0)
+    unturned = small_step(with_settings(algorithm="remixmatch", rotation_weight=0.0))
+    unturned(flat, lr=0.1, progress=0.0)
+    assert metric(unturned, "good_steps") == 1
+
+
+def test_terms_of_an_algorithm_are_logged_by_name():
+    step = small_step(with_settings(algorithm="comatch"))
+    for number in range(3):
+        step(small_batch(number), lr=0.05, progress=0.5)
+    metrics = step.interval_metrics()
+    assert metrics["contrast_loss"] > 0
+    parts = ("supervised_loss", "unlabeled_loss", "contrast_loss", "constraint_loss")
+    assert metrics["loss"] == pytest.approx(sum(metrics[name] for name in parts), rel=1e-5)
+    assert step.interval_metrics()["contrast_loss"] is None
+
+
+def test_teacher_leaves_no_trace_in_the_average():
+    """Its pass uses the batch's statistics, as the student's does, but must not change its own."""
+    step = small_step(with_settings(algorithm="meanteacher"), batch_norm=True)
+    step(small_batch(), lr=0.05, progress=0.5)
+    assert not any(module.training for module in step.average.classifier.modules())
+    for live, copied in zip(step.classifier.buffers(), step.average.classifier.buffers(), strict=True):
+        assert torch.equal(live, copied)
 
 
 def test_setting_is_small():

@@ -161,7 +161,7 @@ def far_dataset(n=160):
 
 
 def test_pseudo_labels_of_outliers_are_logged_and_fewer(tmp_path):
-    settings = {"steps": 60, "log_interval": 30, "policy": "fixmatch", "cutoff": 0.6, **WITH_NOISE}
+    settings = {"steps": 60, "log_interval": 30, "algorithm": "fixmatch", "cutoff": 0.6, **WITH_NOISE}
     lines = {}
     for outliers in ("none", "auto"):
         run = fit(config(tmp_path / outliers, outliers=outliers, **settings), far_dataset())
@@ -251,7 +251,7 @@ def test_few_labels_train(tmp_path, labels):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"policy": "supervised"}, {"head": "linear"}, {"outlier_refit_interval": 2}], ids=str
+    "settings", [{"algorithm": "supervised"}, {"head": "linear"}, {"outlier_refit_interval": 2}], ids=str
 )
 def test_other_settings_go_with_it(settings, tmp_path):
     run = fit(config(tmp_path / "run", outliers="auto", steps=3, **settings), small_pool())

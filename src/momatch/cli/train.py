@@ -28,20 +28,16 @@ def main(argv: Sequence[str]) -> int:
             print(f"momatch train: did you mean --dataset {shlex.quote(word)}?", file=sys.stderr)
         raise
     config = resolve(flags)
-    named = config.resume is True or "preset_name" in merged(_layers(flags))
-    if speaks() and config.preset_name == FEATURES_PRESET and not named:
-        print(
-            f"{config.dataset} contains features: using the preset 'features' (choose another with --preset)",
-            file=sys.stderr,
-        )
+    if speaks():
+        for note in _notes(flags, config):
+            print(note, file=sys.stderr)
     if flags.print_config:
         if speaks():
             print(json.dumps(config.to_dict(), indent=2))
         return 0
-    from momatch.models.backbones.custom import imports_code
     from momatch.training.fit import fit
 
-    run = fit(config, trust_code=flags.trusts_backbone)
+    run = fit(config, trust_code=flags.trusts)
     # With several processes, only the first prints and writes.
     if not speaks():
         return 0
@@ -53,9 +49,22 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         # The run itself is complete.
         report, trouble = None, error
-    result = run.result or {}
     # Runs of momatch 0.1 have no record.
     notes = read_data_record(run.directory).notes if (run.directory / DATA).exists() else ()
+    _print_outcome(config, run.result or {}, report, trouble, notes)
+    return 0
+
+
+def _print_outcome(
+    config: TrainConfig,
+    result: Mapping[str, Any],
+    report: Path | None,
+    trouble: Exception | None,
+    notes: Sequence[str],
+) -> None:
+    """Print the summary, and where the report and the model are."""
+    from momatch.models.backbones.custom import imports_code
+
     for line in summary(config, result, notes):
         print(line)
     if (outliers := outlier_line(config, result)) is not None:
@@ -72,7 +81,6 @@ def main(argv: Sequence[str]) -> int:
             f"momatch train: warning: the run is finished, but the report failed: {trouble}; retry with: {again}",
             file=sys.stderr,
         )
-    return 0
 
 
 def _stray_word(argv: Sequence[str]) -> str | None:
@@ -106,6 +114,15 @@ def resolve(flags: Flags) -> TrainConfig:
     from momatch.training.run import Run
 
     return combine_resumed(layers, config, Run.load(config.run_dir).config)
+
+
+def _notes(flags: Flags, config: TrainConfig) -> Iterator[str]:
+    """What the user should know about how the settings were read."""
+    layers = _layers(flags)
+    yield from (layer.note for layer in layers if layer.note is not None)
+    named = config.resume is True or "preset_name" in merged(layers)
+    if config.preset_name == FEATURES_PRESET and not named:
+        yield f"{config.dataset} contains features: using the preset 'features' (choose another with --preset)"
 
 
 def _layers(flags: Flags) -> list[Layer]:
@@ -170,7 +187,7 @@ def _settings(config: TrainConfig) -> Iterator[str]:
     pool = f" + {config.unlabeled_batch_size} unlabelled" if config.unlabeled_batch_size else ""
     thresholds = {"none": "", "auto": ", pool weighted by P(inlier)"}
     outliers = thresholds.get(config.outliers, f", outlier threshold: {config.outliers}")
-    yield f"{config.policy}{outliers}, {config.steps:,} steps of {config.labeled_batch_size} labelled{pool} images"
+    yield f"{config.algorithm}{outliers}, {config.steps:,} steps of {config.labeled_batch_size} labelled{pool} images"
 
 
 def _percent(value: float | int | None) -> str | None:

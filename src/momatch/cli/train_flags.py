@@ -4,6 +4,7 @@ tyro parses them (docs/decisions/0003-command-line.md) as typed dicts rather tha
 the flags that were given, so defaults cannot be mistaken for flags.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields, make_dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict, cast, get_args
 import tyro
 from docstring_parser import parse
 
+from momatch.config.algorithms import FORMER_NAME, renamed
 from momatch.config.presets import DESCRIPTIONS
 from momatch.config.settings import GROUPS
 
@@ -28,16 +30,20 @@ Precedence: flags > --config file > --preset > defaults.
 _METAVARS: dict[type, str] = {str: "TEXT", int: "INT", float: "NUMBER"}
 
 
+#: --policy, as --algorithm was called before.
+_FORMER_FLAG = re.compile(r"^--policy(=.*)?$", re.DOTALL)
+
+
 @dataclass(frozen=True)
 class Flags:
     """The parsed command line.
 
     Attributes:
-        settings: config key -> value, only those that were given.
+        settings: config key -> value, only those that were given, by the name that was given.
         preset: name of the preset.
         config: path of the config file.
         print_config: print the settings instead of training.
-        trust_code: allow importing a backbone's module that is named in a file.
+        trust_code: allow importing a backbone's or algorithm's module that is named in a file.
     """
 
     settings: dict[str, Any]
@@ -47,9 +53,11 @@ class Flags:
     trust_code: bool = False
 
     @property
-    def trusts_backbone(self) -> bool | str:
-        """What may be imported: everything, or the backbone named on the command line, or nothing."""
-        return self.trust_code or self.settings.get("backbone", False)
+    def trusts(self) -> bool | str:
+        """What may be imported: everything, or the backbone and algorithm named on the command line, or nothing."""
+        settings = renamed(self.settings)
+        named = [str(settings[key]) for key in ("backbone", "algorithm") if key in settings]
+        return self.trust_code or (",".join(named) if named else False)
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
@@ -58,14 +66,17 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     Raises:
         SystemExit: 0 after ``--help``; 2 if an argument is unknown or has the wrong type.
     """
+    present = [_FORMER_FLAG.sub(r"--algorithm\1", word) for word in argv]
     given = tyro.cli(
         _command(),
         prog="momatch train",
         description=_DESCRIPTION,
-        args=list(argv),
+        args=present,
         config=(tyro.conf.OmitArgPrefixes,),
     )
     settings = {key: value for section in GROUPS for key, value in getattr(given, section).items()}
+    if present != list(argv):
+        settings[FORMER_NAME] = settings.pop("algorithm")
     return Flags(settings, given.preset, given.config, given.print_config, given.trust_code)
 
 
@@ -87,8 +98,8 @@ def _command() -> Any:
             "trust_code",
             _flag(
                 tyro.conf.FlagCreatePairsOff[bool],
-                "allow importing a custom backbone (package.module:factory) that is named in a features file, config file or "
-                "run to resume. Not needed for --backbone.",
+                "allow importing a backbone or algorithm of your own (package.module:name) that is named in a features file, "
+                "config file or run to resume. Not needed for --backbone and --algorithm.",
             ),
             False,
         ),

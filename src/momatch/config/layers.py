@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
+from momatch.config.algorithms import FORMER_NAME, protocol_settings, renamed
 from momatch.config.presets import preset_settings
 
 
@@ -26,12 +27,20 @@ class Layer:
     """Settings from one source.
 
     Attributes:
-        values: config key -> value, only those that were given.
+        values: config key -> value, only those that were given; one that was renamed has its present name.
         source: name of the source in messages; None for flags.
+        note: for the user, if a name was not the present one; None if there is nothing to say.
     """
 
     values: Mapping[str, Any]
     source: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if FORMER_NAME in self.values:
+            where = self.source or "flags"
+            object.__setattr__(self, "values", renamed(self.values, where))
+            object.__setattr__(self, "note", f"note: {where}: policy is now called algorithm; the old name still works")
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -73,6 +82,7 @@ def combine(layers: Sequence[Layer], fixed: Layer | None = None) -> TrainConfig:
     if fixed is not None:
         _check_fixed(layers, fixed)
         layers = [*layers, fixed]
+    layers = _with_protocol(layers)
     known = {field.name for field in fields(TrainConfig)}
     for layer in layers:
         unknown = {key: value for key, value in layer.values.items() if key not in known}
@@ -109,6 +119,16 @@ def combine_resumed(layers: Sequence[Layer], wanted: TrainConfig, stored: TrainC
     runtime = {key: given[key] for key in given.keys() & RUNTIME_KEYS}
     # Resuming a run that was started with --overwrite must not delete it.
     return replace(stored, **{"overwrite": False, **runtime, "resume": True, "run_dir": wanted.run_dir})
+
+
+def _with_protocol(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, with what the algorithm's published protocol changes in the preset just above it."""
+    given = merged(layers)
+    preset, algorithm = given.get("preset_name"), given.get("algorithm")
+    protocol = Layer(protocol_settings(preset, algorithm), f"preset {preset!r} with algorithm {algorithm!r}")
+    # A run's config.json names its preset as well, but has every setting already.
+    places = [place for place, layer in enumerate(layers, 1) if protocol.values and layer == preset_layer(str(preset))]
+    return [*layers[: places[-1]], protocol, *layers[places[-1] :]] if places else list(layers)
 
 
 def _check_fixed(layers: Sequence[Layer], fixed: Layer) -> None:

@@ -3,7 +3,8 @@
 Presets do not set `moment_order`, so that ``--preset paper-cifar10 --head linear`` is the paper's baseline: the order defaults
 to 1 for heads with centers and 0 for the linear head (`TrainConfig.resolved`).
 
-The ``paper-`` presets use the FlexMatch benchmark protocol with the values from USB. The paper's five seeds are
+The ``paper-`` presets use the FlexMatch benchmark protocol with the values from USB; other algorithms change it by
+`momatch.config.algorithms.PROTOCOLS`. The paper's five seeds are
 3474173998, 273230791, 3586106167, 1325645050 and 2564231920.
 """
 
@@ -19,9 +20,8 @@ _PROTOCOL: dict[str, Any] = {
     "backbone_variant": "published",
     "head": "aagmm",
     "embedding_dim": 8,
-    "policy": "flexmatch",
+    "algorithm": "flexmatch",
     "cutoff": 0.95,
-    "unlabeled_weight": 1.0,
     "steps": 2**20,
     "labeled_batch_size": 64,
     "unlabeled_batch_size": 7 * 64,

@@ -10,19 +10,28 @@ The groups' docstrings are the text of ``momatch train --help``. This file does 
 import difflib
 import hashlib
 import math
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from momatch.config.algorithms import (
+    OPTIONS,
+    OWN_SETTINGS,
+    check_algorithm,
+    check_options,
+    is_custom,
+    protocol_settings,
+    renamed,
+)
 from momatch.config.presets import preset_settings
 
 Head = Literal["aagmm", "kmeans", "linear"]
 #: Heads that have no centers, so no constraint, distances or refit (`Head.has_centers`).
 WITHOUT_CENTERS = frozenset({"linear"})
 Constraint = Literal["moments", "mmd", "kl"]
-Policy = Literal["flexmatch", "fixmatch", "freematch", "softmatch", "supervised"]
 Outliers = Literal["none", "percentile", "annealed", "chi2", "auto"]
 Score = Literal["auto", "nearest", "assigned", "farthest", "density"]
 Optimizer = Literal["sgd", "adamw"]
@@ -198,11 +207,27 @@ class LossSettings(_Settings):
         moment_variant: "paper" follows the formulas of the paper; "published" reproduces its code (orders 1 and 2 only).
         moment_assignment: group labelled samples by their "label", or by the model's "prediction" as the published code does.
         moment_inliers: with --outliers auto, unlabelled samples count in the constraint by their P(inlier).
-        policy: how pseudo-labels are weighted; "supervised" trains on the labelled images only.
-        cutoff: minimum confidence for a pseudo-label to count (fixmatch, flexmatch).
+        algorithm: how the unlabelled images are used: supervised (not at all), pseudolabel, meanteacher, uda, mixmatch,
+            remixmatch, fixmatch, flexmatch, freematch, softmatch, comatch, simmatch, simmatchv2, or your own as
+            package.module:Name. Settings below that only some have default to the published values.
+        cutoff: minimum confidence for a pseudo-label to count (not meanteacher, mixmatch, remixmatch, freematch, softmatch).
         graph_neighbors: features files only: guide pseudo-labels by linear models, forests and labels spread over a graph with
             this many nearest neighbours, as far as hidden labels confirm them; 0 disables it.
-        unlabeled_weight: weight of the pseudo-label loss.
+        unlabeled_weight: weight of the pseudo-label loss. Default: 1; 50 for meanteacher, 75 for mixmatch, 1.5 for remixmatch.
+        ramp_up: fraction of the training over which that weight rises from 0 (pseudolabel, meanteacher, mixmatch, remixmatch).
+        temperature: sharpen pseudo-labels by this temperature (uda, mixmatch, remixmatch).
+        signal_annealing: leave out labelled images whose confidence exceeds a threshold that rises in this way (uda).
+        mix_alpha: parameter of the Beta distribution that mixing shares are drawn from; 0 mixes nothing (mixmatch, remixmatch).
+        anchor_weight: weight of the loss of the strong view that is not mixed (remixmatch).
+        rotation_weight: weight of telling rotations apart; 0 rotates nothing (remixmatch).
+        smoothing: share of an image's own posterior in its pseudo-label; the rest is its neighbours' (comatch, simmatch,
+            simmatchv2).
+        memory_size: number of images in the memory of embeddings (comatch, simmatchv2).
+        alignment_steps: align the mean posterior of this many steps to equal class frequencies (comatch, simmatch, simmatchv2).
+        contrast_dim: size of the embeddings whose similarities are compared (comatch, simmatch, simmatchv2).
+        contrast_temperature: temperature of these similarities.
+        contrast_cutoff: minimum agreement of two pseudo-labels for their images to count as similar (comatch).
+        contrast_weight: weight of the loss of similarities (comatch, simmatch, simmatchv2).
         fairness_weight: weight of freematch's fairness loss.
         outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from comparing the pool
             with the labelled images. The others are thresholds above which a sample gets no pseudo-label: a percentile of the
@@ -222,19 +247,41 @@ class LossSettings(_Settings):
     moment_variant: Literal["paper", "published"] = "paper"
     moment_assignment: Literal["label", "prediction"] = "label"
     moment_inliers: bool = False
-    policy: Policy = "flexmatch"
+    algorithm: str = "flexmatch"
     cutoff: float = _within(0.95, 0, 1)
     graph_neighbors: int = _at_least(0, 0)
-    unlabeled_weight: float = _at_least(1.0, 0, MAX_NUMBER)
+    unlabeled_weight: float | None = _at_least(None, 0, MAX_NUMBER)
+    ramp_up: float | None = _within(None, 0, 1)
+    temperature: float | None = _within(None, 0.01, 100)
+    signal_annealing: Literal["none", "linear", "log", "exp"] | None = None
+    mix_alpha: float | None = _at_least(None, 0, MAX_NUMBER)
+    anchor_weight: float | None = _at_least(None, 0, MAX_NUMBER)
+    rotation_weight: float | None = _at_least(None, 0, MAX_NUMBER)
+    smoothing: float | None = _within(None, 0, 1)
+    memory_size: int | None = _at_least(None, 1)
+    alignment_steps: int | None = _at_least(None, 1, MAX_BATCH)
+    contrast_dim: int | None = _at_least(None, 1, MAX_BATCH)
+    contrast_temperature: float | None = _within(None, 0.01, 100)
+    contrast_cutoff: float | None = _within(None, 0, 1)
+    contrast_weight: float | None = _at_least(None, 0, MAX_NUMBER)
     fairness_weight: float = _at_least(0.001, 0, MAX_NUMBER)
     outliers: Outliers = "none"
     outlier_score: Score = "auto"
     outlier_percentile: float = _within(90.0, 0, 100)
     outlier_quantile: float = _within(0.99, 0, 1)
     outlier_refit_interval: int = _at_least(0, 0)
+    policy: InitVar[str | None] = None
+
+    def __post_init__(self, policy: str | None) -> None:
+        if policy is not None:
+            warnings.warn("the setting policy is now called algorithm", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "algorithm", policy)
+        super().__post_init__()
 
     def _check(self) -> None:
         super()._check()
+        check_algorithm(self.algorithm)
+        check_options(self.algorithm, self._own_settings())
         _refuse_if(
             self.moment_variant == "published"
             and ((self.moment_order or 1) > 2 or self.constraint != "moments" or self.moment_whiten),
@@ -282,7 +329,7 @@ class LossSettings(_Settings):
         )
 
     def for_head(self: _Loss, head: Head) -> _Loss:
-        """These settings with the defaults that depend on the head filled in.
+        """These settings with the defaults that depend on the head and the algorithm filled in.
 
         Raises:
             ValueError: as `check_head`.
@@ -292,7 +339,15 @@ class LossSettings(_Settings):
         score: Score = self.outlier_score
         if score == "auto":
             score = "density" if head in WITHOUT_CENTERS else "nearest"
-        return replace(self, moment_order=order, outlier_score=score)
+        own = OPTIONS.get(self.algorithm, {})
+        given = {key: value for key, value in self._own_settings().items() if value is not None}
+        weight = self.unlabeled_weight if self.unlabeled_weight is not None else own.get("unlabeled_weight", 1.0)
+        filled = {**own, **given, "unlabeled_weight": weight}
+        return replace(self, moment_order=order, outlier_score=score, **filled)
+
+    def _own_settings(self) -> dict[str, Any]:
+        """The settings that only some algorithms have."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name in OWN_SETTINGS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,25 +395,25 @@ class OptimizerSettings(_Settings):
         )
         _refuse_if(self.momentum == 1.0, "momentum: got 1.0, expected less than 1: old gradients would never decay")
 
-    def check_policy(self, policy: Policy) -> None:
-        """Reject an empty unlabelled batch if the policy needs one.
+    def check_algorithm(self, algorithm: str) -> None:
+        """Reject an empty unlabelled batch if the algorithm needs one.
 
         Raises:
             ValueError: naming the setting.
         """
         _refuse_if(
-            policy != "supervised" and self.unlabeled_batch_size == 0,
-            f"unlabeled_batch_size: got 0 with policy {policy!r}, expected at least 1; or use policy 'supervised'",
+            algorithm != "supervised" and self.unlabeled_batch_size == 0,
+            f"unlabeled_batch_size: got 0 with algorithm {algorithm!r}, expected at least 1; or use algorithm 'supervised'",
         )
 
-    def for_policy(self: _Optimizer, policy: Policy) -> _Optimizer:
-        """These settings, with no unlabelled batch if the policy is "supervised".
+    def for_algorithm(self: _Optimizer, algorithm: str) -> _Optimizer:
+        """These settings, with no unlabelled batch if the algorithm is "supervised".
 
         Raises:
-            ValueError: as `check_policy`.
+            ValueError: as `check_algorithm`.
         """
-        self.check_policy(policy)
-        return replace(self, unlabeled_batch_size=0) if policy == "supervised" else self
+        self.check_algorithm(algorithm)
+        return replace(self, unlabeled_batch_size=0) if algorithm == "supervised" else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,7 +489,7 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
     def _check(self) -> None:
         super()._check()
         self.check_head(self.head)
-        self.check_policy(self.policy)
+        self.check_algorithm(self.algorithm)
 
     @classmethod
     def preset(cls, name: str, **settings: Any) -> "TrainConfig":
@@ -443,7 +498,10 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
         Raises:
             ValueError: if the preset is unknown, or as `from_dict`.
         """
-        return cls.from_dict({**preset_settings(name), **settings})
+        settings = renamed(settings)
+        return cls.from_dict(
+            {**preset_settings(name), **protocol_settings(name, settings.get("algorithm")), **settings}
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = "config") -> "TrainConfig":
@@ -460,6 +518,7 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
         Raises:
             ValueError: as `from_dict`.
         """
+        values = renamed(values, source)
         known = {field.name: field for field in fields(self)}
         for key in values:
             if key not in known:
@@ -468,14 +527,14 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
                 raise ValueError(f"{source}: got the unknown key {key!r}; {hint}")
         # JSON and TOML may have 1 for 1.0.
         exact: dict[str, Any] = {
-            key: float(value) if known[key].type is float and type(value) is int else value
+            key: float(value) if known[key].type in (float, float | None) and type(value) is int else value
             for key, value in values.items()
         }
         return replace(self, **exact)
 
     def resolved(self) -> "TrainConfig":
         """These settings with all defaults that depend on other settings filled in."""
-        config = self.for_head(self.head).for_policy(self.policy)
+        config = self.for_head(self.head).for_algorithm(self.algorithm)
         shown = self.labels_per_class
         if shown is None:
             shown = default_labels(self.dataset)
@@ -489,13 +548,13 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
         width = f"{self.embedding_dim}d" if self.embedding_dim else "wide"
         words = [
             *(PurePath(self.dataset).stem or "data", self.labels_per_class, self.head, width),
-            *(f"order{self.moment_order}", self.policy, f"seed{self.seed}"),
+            *(f"order{self.moment_order}", self.algorithm.rpartition(":")[2], f"seed{self.seed}"),
         ]
         return "-".join(map(str, words)) + given._fingerprint()
 
     def _fingerprint(self) -> str:
         """Short hash of the non-default settings that the run name does not spell out; empty if there are none."""
-        named = {"dataset", "labels_per_class", "head", "embedding_dim", "moment_order", "policy", "seed"}
+        named = {"dataset", "labels_per_class", "head", "embedding_dim", "moment_order", "algorithm", "seed"}
         others = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -504,6 +563,8 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
         if self.dataset != PurePath(self.dataset).stem:
             # The run name has only the stem of a path: site1/photos, site2/photos and photos.csv share it.
             others["dataset"] = str(Path(self.dataset).expanduser().resolve())
+        if is_custom(self.algorithm):
+            others["algorithm"] = self.algorithm
         return "-" + hashlib.sha256(repr(sorted(others.items())).encode()).hexdigest()[:6] if others else ""
 
     def first_difference(self, other: "TrainConfig") -> str | None:

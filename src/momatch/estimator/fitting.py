@@ -194,7 +194,7 @@ def _train(
     if settings.encoder == "none" and classifier.head.has_centers:
         labeled = torch.from_numpy(np.flatnonzero(training.codes >= 0))
         start_at_class_means(classifier.head, rows[labeled], torch.from_numpy(training.codes)[labeled])
-    of_graph = settings.loss.graph_neighbors if settings.loss.policy != "supervised" else 0
+    of_graph = settings.loss.graph_neighbors if settings.loss.algorithm != "supervised" else 0
     distance, neighbors = nearest_neighbors(table, max(settings.neighbors, of_graph, REACH_NEIGHBORS))
     graph = LabelGraph(distance[:, :of_graph], neighbors[:, :of_graph], training.weight) if of_graph else None
     evidence = of_rows = None
@@ -211,7 +211,7 @@ def _train(
         torch.from_numpy(neighbors[:, : settings.neighbors]),
         reach(distance[:, :REACH_NEIGHBORS], table),
     )
-    guide = None if of_rows is None or settings.loss.policy == "supervised" else of_rows
+    guide = None if of_rows is None or settings.loss.algorithm == "supervised" else of_rows
     step = _build_step(classifier, vectors, guide, settings, seed)
     batches = weighted_batches(
         training,
@@ -227,11 +227,15 @@ def _build_step(
     classifier: Classifier, vectors: Vectors, guide: RowEvidence | None, settings: Settings, seed: int
 ) -> TrainStep:
     optimizer, n = settings.optimizer, len(vectors.table)
+    # An algorithm of the user's own is named in their code, not in a file.
+    objective = build_objective(
+        settings.loss, classifier.head, n, num_features=classifier.num_features, trust_code=True
+    )
     return TrainStep(
         classifier,
         AveragedModel(classifier, optimizer.ema_decay),
-        build_objective(settings.loss, classifier.head, n),
-        build_optimizer(classifier, optimizer),
+        objective,
+        build_optimizer(classifier, optimizer, objective.algorithm),
         weak=VectorView(vectors, settings.weak, default_view=0),
         strong=VectorView(vectors, settings.strong, default_view=1),
         truth=torch.full((n,), UNLABELED),

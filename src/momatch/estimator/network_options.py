@@ -17,9 +17,9 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         moment_order: highest moment constrained to be Gaussian, 1 to 4, including all lower ones; 0 disables the constraint.
             None means 1, or 0 for the linear head.
         moment_weight: weight of the constraint in the loss.
-        policy: how pseudo-labels are weighted: "flexmatch", "fixmatch", "freematch" or "softmatch"; "supervised" uses none.
-        cutoff: minimum confidence for a pseudo-label to count (fixmatch, flexmatch).
-        unlabeled_weight: weight of the pseudo-label loss.
+        algorithm: how the unlabelled samples are used, as in `momatch train --algorithm`; "supervised" uses none.
+        cutoff: minimum confidence for a pseudo-label to count, if the algorithm has one.
+        unlabeled_weight: weight of the pseudo-label loss; None for the algorithm's own.
         scale: "feature" divides each feature by its standard deviation, "global" divides all by the same number. "auto" uses
             "global" if features seem to share a unit (median standard deviation at least a tenth of the largest).
         graph_neighbors: number of nearest neighbours in the graph that labels are spread over; 0 disables it.
@@ -36,6 +36,7 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         lr: initial learning rate of AdamW, with a cosine schedule.
         weight_decay: weight decay of the encoder's weights.
         ema_decay: decay of the weight average (EMA) used for prediction.
+        policy: former name of `algorithm`.
 
     Example:
         >>> MoMatchClassifier(network=NetworkOptions(head="kmeans", embedding_dim=8))
@@ -50,9 +51,9 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         head: str = "aagmm",
         moment_order: int | None = None,
         moment_weight: float = 1.0,
-        policy: str = "flexmatch",
+        algorithm: str = "flexmatch",
         cutoff: float = 0.95,
-        unlabeled_weight: float = 1.0,
+        unlabeled_weight: float | None = None,
         scale: str = "auto",
         graph_neighbors: int = 6,
         neighbors: int = 10,
@@ -66,6 +67,7 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         lr: float = 3e-3,
         weight_decay: float = 1e-2,
         ema_decay: float = 0.99,
+        policy: str | None = None,
     ) -> None:
         self.encoder = encoder
         self.hidden_sizes = hidden_sizes
@@ -73,7 +75,7 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         self.head = head
         self.moment_order = moment_order
         self.moment_weight = moment_weight
-        self.policy = policy
+        self.algorithm = algorithm
         self.cutoff = cutoff
         self.unlabeled_weight = unlabeled_weight
         self.scale = scale
@@ -89,3 +91,4 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         self.lr = lr
         self.weight_decay = weight_decay
         self.ema_decay = ema_decay
+        self.policy = policy

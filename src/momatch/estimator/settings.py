@@ -1,5 +1,6 @@
 """Validates the estimator's parameters; done in `fit`, as scikit-learn requires."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -53,12 +54,17 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
     """
     # Parameter grids are often numpy arrays, whose elements are numpy scalars.
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
+    if given.get("policy") is not None:
+        warnings.warn("the parameter policy of NetworkOptions is now called algorithm", FutureWarning, stacklevel=2)
+        given["algorithm"] = given["policy"]
     for name, choices in {"encoder": ENCODERS, "scale": SCALES, "outlier_score": _OUTLIER_SCORES}.items():
         if given[name] not in choices:
             raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
     check_type("head", given["head"], Head)
     loss = LossSettings(**_of_group(LossSettings, {**given, "outlier_score": "auto"})).for_head(given["head"])
-    optimizer = OptimizerSettings(optimizer="adamw", **_of_group(OptimizerSettings, given)).for_policy(loss.policy)
+    optimizer = OptimizerSettings(optimizer="adamw", **_of_group(OptimizerSettings, given)).for_algorithm(
+        loss.algorithm
+    )
     if given["outlier_score"] == "nearest" and given["head"] in WITHOUT_CENTERS:
         raise ValueError(
             f"outlier_score: got 'nearest' with head {given['head']!r}, expected 'auto', 'judge' or 'density'"

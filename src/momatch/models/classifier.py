@@ -117,7 +117,25 @@ class Classifier(nn.Module):
         Raises:
             ValueError: if `x` is uint8 without a `preprocess`, or the backbone returns anything but (n, features).
         """
-        return self._projected(self.backbone(self._preprocessed(x)))
+        return self._projected(self.backbone(self.normalized(x)))
+
+    def embed_with_features(self, x: Tensor) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n F"]]:
+        """Embeddings z, and the backbone's features that they are made of.
+
+        Args:
+            x: as for `embed`.
+
+        Raises:
+            ValueError: as `embed`.
+        """
+        features = self.backbone(self.normalized(x))
+        return self._projected(features), features
+
+    @property
+    def num_features(self) -> int:
+        """Size of the backbone's features."""
+        declared = _size(self.backbone, "num_features") or _size(self.projection, "in_features")
+        return declared or self.head.embedding_dim
 
     def inspect(
         self, x: Tensor, stages: StageReader | Sequence[str]
@@ -132,10 +150,15 @@ class Classifier(nn.Module):
             ValueError: as `embed`, or if a stage cannot be read.
         """
         reader = stages if isinstance(stages, StageReader) else StageReader(self.backbone, stages)
-        features, statistics = reader(self._preprocessed(x))
+        features, statistics = reader(self.normalized(x))
         return self._projected(features), statistics
 
-    def _preprocessed(self, x: Tensor) -> Tensor:
+    def normalized(self, x: Tensor) -> Tensor:
+        """What the backbone is given: uint8 images are normalised, floating input is taken as it is.
+
+        Raises:
+            ValueError: if `x` is uint8 without a `preprocess`.
+        """
         if x.dtype != torch.uint8:
             return x
         if self.preprocess is None:

@@ -19,11 +19,6 @@ class FixMatchPolicy(Policy):
         super().__init__()
         self.cutoff = check_fraction("cutoff", cutoff)
 
-    @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "FixMatchPolicy":
-        """The policy with this cutoff."""
-        return cls(cutoff=cutoff)
-
     @torch.no_grad()
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None

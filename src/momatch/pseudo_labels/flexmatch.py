@@ -39,11 +39,6 @@ class FlexMatchPolicy(Policy):
         self.register_buffer("beta", torch.zeros(num_classes))
         self.register_buffer("_latest", torch.full((num_samples,), -1, dtype=torch.int64), persistent=False)
 
-    @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "FlexMatchPolicy":
-        """The policy with a memory of `num_samples` and this cutoff."""
-        return cls(num_classes, num_samples, cutoff=cutoff)
-
     @torch.no_grad()
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None

@@ -19,8 +19,6 @@ class FreeMatchPolicy(Policy):
         momentum: of the averages.
     """
 
-    has_fairness_loss = True
-
     tau: Tensor
     mean_posterior: Tensor
     mean_histogram: Tensor
@@ -32,11 +30,6 @@ class FreeMatchPolicy(Policy):
         self.register_buffer("tau", torch.tensor(1.0 / num_classes))
         self.register_buffer("mean_posterior", torch.full((num_classes,), 1.0 / num_classes))
         self.register_buffer("mean_histogram", torch.full((num_classes,), 1.0 / num_classes))
-
-    @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "FreeMatchPolicy":
-        """The policy of `num_classes`; its thresholds follow the model."""
-        return cls(num_classes)
 
     @torch.no_grad()
     def forward(

@@ -4,8 +4,6 @@ Running state is in buffers and is never read back to the host. Excluded samples
 state.
 """
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
@@ -19,24 +17,7 @@ PROBABILITY_SLACK = 0.01
 
 
 class Policy(nn.Module):
-    """Base class of the policies: ``weight = policy(posterior, indices, exclude)``.
-
-    Attributes:
-        has_fairness_loss: whether `fairness_loss` adds a term to the loss.
-    """
-
-    has_fairness_loss: ClassVar[bool] = False
-
-    @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "Policy":
-        """Build the policy for a training run, ignoring the arguments it does not need.
-
-        Args:
-            num_classes: K.
-            num_samples: N_u, size of the unlabelled pool.
-            cutoff: minimum confidence for a pseudo-label to count.
-        """
-        raise TypeError(f"{cls.__name__}: a policy must define build(num_classes, num_samples, cutoff)")
+    """Base class of the policies: ``weight = policy(posterior, indices, exclude)``."""
 
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None
@@ -53,15 +34,6 @@ class Policy(nn.Module):
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
         """Minimum confidence of a pseudo-label, by class."""
         raise TypeError(f"{type(self).__name__}: a policy must define thresholds(num_classes)")
-
-    def fairness_loss(self, strong_posterior: Float[Tensor, "n K"], weight: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """A loss that keeps the predicted classes balanced; only if `has_fairness_loss`.
-
-        Args:
-            strong_posterior: p(y|x) of the strong views, (n, K), with gradient.
-            weight: result of `forward` for these samples.
-        """
-        raise TypeError(f"{type(self).__name__}: this policy has no fairness loss")
 
 
 def prepare(

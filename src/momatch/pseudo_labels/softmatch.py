@@ -32,11 +32,6 @@ class SoftMatchPolicy(Policy):
         self.register_buffer("variance", torch.tensor(1.0))
         self.register_buffer("mean_posterior", torch.full((num_classes,), 1.0 / num_classes))
 
-    @classmethod
-    def build(cls, *, num_classes: int, num_samples: int, cutoff: float) -> "SoftMatchPolicy":
-        """The policy of `num_classes`; its weights follow the model."""
-        return cls(num_classes)
-
     @torch.no_grad()
     def forward(
         self, posterior: Float[Tensor, "n K"], indices: Integer[Tensor, " n"], exclude: Bool[Tensor, " n"] | None = None

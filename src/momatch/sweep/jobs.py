@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
+from momatch.config.algorithms import renamed
 from momatch.config.layers import FlagError, Layer
 from momatch.data.catalog import KNOWN
 from momatch.data.locate import data_root, is_at_hand
@@ -135,6 +136,7 @@ def plan_jobs(grids: Sequence[Grid], options: SweepOptions) -> tuple[list[Job], 
     for _, grid, seed in sorted(wanted, key=lambda entry: entry[0]):
         for cell in grid.cells:
             layer = Layer(cell.settings, f"grid {grid.name!r}, {cell.row!r}, {cell.column!r}")
+            notes.update({layer.note: None} if layer.note else {})
             config = _run_config(options, layer, seed)
             outliers, skipped = choose_outliers(grid, config.dataset, options.data_dir)
             trial = Trial(grid.name, cell.row, cell.column, seed, outliers)
@@ -221,10 +223,10 @@ def _run_config(options: SweepOptions, cell: Layer, seed: int) -> TrainConfig:
 
 def _check_overrides(grid: Grid, overrides: Mapping[str, Any]) -> None:
     """Refuse an override that would make the names of rows and columns wrong."""
-    for key, value in overrides.items():
+    for key, value in renamed(overrides, "--set").items():
         if key in RESERVED:
             raise FlagError(f"--set: got {key!r}, which a sweep sets for each run; {RESERVED[key]}")
-        if any(key in cell.settings for cell in grid.cells):
+        if any(key in renamed(cell.settings, grid.name) for cell in grid.cells):
             raise FlagError(
                 f"--set: got {key} = {value!r}, but the grid {grid.name!r} sets it, so the names of its rows and columns would "
                 "be wrong; leave it out, or write a grid of your own (docs/experiments.md)"

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from momatch.config import TrainConfig
+from momatch.config.algorithms import is_custom
 from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.dataset import Dataset
 from momatch.data.feature_spec import FeatureSpec, read_feature_spec
@@ -58,8 +59,8 @@ def fit(
             ``features``, as in ``momatch train``, unless the config was made by `TrainConfig.preset`.
         dataset: the data; None to load `config.dataset`.
         tracker: additional destination of the metrics; None for `config.tracker`.
-        trust_code: allow importing a custom backbone (``package.module:factory``). Off by default, because its name may come
-            from a run directory or a features file.
+        trust_code: allow importing a backbone or algorithm of your own (``package.module:name``). Off by default, because its
+            name may come from a run directory or a features file.
 
     Returns:
         The finished run.
@@ -73,6 +74,8 @@ def fit(
     assert config.run_dir is not None, "resolved"
     # Fail before loading data and creating the run directory.
     check_trusted(config.backbone, _backbone_source(config, dataset), trust_code=trust_code)
+    named_by = Path(config.run_dir) / CONFIG if config.resume else "the config"
+    check_trusted(config.algorithm, named_by, trust_code=trust_code, kind="algorithm")
     directory = RunDirectory(config.run_dir)
     device = choose_device(config.device)
     if device.type == "cpu":
@@ -212,7 +215,7 @@ def _train(
             recorder.checkpoint(training, history)
         if stop and step_count < config.steps:
             command = f"momatch train --resume --run-dir {shlex.quote(str(recorder.path))}"
-            command += " --trust-code" * imports_code(config.backbone)
+            command += " --trust-code" * (imports_code(config.backbone) or is_custom(config.algorithm))
             if processes.world_size > 1:
                 command = f"torchrun --nproc-per-node {processes.world_size} -m {command}"
             raise Interrupted(
@@ -266,7 +269,7 @@ def _describe_run(config: TrainConfig, training: Training) -> str:
     return (
         f"{resumed}{source.dataset.name}: {source.words}{len(data.labels)} "
         f"labelled and {len(data.unlabeled):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "
-        f"{config.head}, {config.policy}{guided}, {config.steps:,} steps on {training.step.device.type}{several}; "
+        f"{config.head}, {config.algorithm}{guided}, {config.steps:,} steps on {training.step.device.type}{several}; "
         f"run directory {config.run_dir}"
     )
 

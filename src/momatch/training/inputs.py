@@ -166,7 +166,7 @@ class PixelInput(Input):
 
     def guide(self, config: TrainConfig, data: SemiSupervised) -> None:
         """None: nearest neighbours of raw pixels are not informative."""
-        if config.graph_neighbors and config.policy != "supervised":
+        if config.graph_neighbors and config.algorithm != "supervised":
             raise ValueError(
                 f"graph_neighbors: got {config.graph_neighbors} for images, expected 0: neighbours are searched among "
                 "features; create them with momatch embed"
@@ -245,7 +245,7 @@ class FeatureInput(Input):
         """Evidence of linear models, forests and, if there are pseudo-labels, the graph of nearest neighbours."""
         if not config.graph_neighbors:
             return None
-        neighbors = 0 if config.policy == "supervised" else config.graph_neighbors
+        neighbors = 0 if config.algorithm == "supervised" else config.graph_neighbors
         return pool_guide(data, weak_views=self.spec.weak_views, neighbors=neighbors, seed=config.seed)
 
     def saved(self, trained: Classifier) -> Classifier:

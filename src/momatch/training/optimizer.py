@@ -31,9 +31,18 @@ class _AdamW(_Eager, torch.optim.AdamW):
     step = inspect.unwrap(torch.optim.AdamW.step)
 
 
-def build_optimizer(classifier: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """Build the optimiser, with its state initialised so that it can be saved and rolled back from the first step on."""
+def build_optimizer(
+    classifier: nn.Module, settings: OptimizerSettings, algorithm: nn.Module | None = None
+) -> Optimizer:
+    """Build the optimiser, with its state initialised so that it can be saved and rolled back from the first step on.
+
+    Args:
+        classifier: to train.
+        settings: of the optimiser.
+        algorithm: whose parameters are trained as well; None for none.
+    """
     groups = parameter_groups(classifier, settings)
+    groups += [] if algorithm is None else parameter_groups(algorithm, settings)
     optimizer: Optimizer
     if settings.optimizer == "sgd":
         nesterov = settings.momentum > 0

@@ -21,11 +21,9 @@ class DivergenceError(ValueError):
 
 
 def class_thresholds(step: TrainStep) -> dict[str, list[float]]:
-    """The metric `thresholds`: minimum confidence of a pseudo-label, by class; empty without pseudo-labels."""
-    policy, head = step.objective.policy, step.classifier.head
-    if policy is None:
-        return {}
-    return {"thresholds": policy.thresholds(head.num_classes).tolist()}
+    """The metric `thresholds`: minimum confidence of a pseudo-label, by class; empty if the algorithm has none."""
+    thresholds = step.objective.algorithm.thresholds(step.classifier.head.num_classes)
+    return {} if thresholds is None else {"thresholds": thresholds.tolist()}
 
 
 def check_progress(config: TrainConfig, step: TrainStep, done: int, run_dir: Path) -> None:

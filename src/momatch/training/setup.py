@@ -103,10 +103,10 @@ def build_training(
     source.check()
     parts = part_classes(source.dataset, config.held_out_classes)
     data, calibration = split_rows(config, parts)
-    if len(data.unlabeled) == 0 and config.policy != "supervised":
+    if len(data.unlabeled) == 0 and config.algorithm != "supervised":
         raise ValueError(
-            f"labeled_in_pool: got False with every image labelled, so the pool is empty, but policy {config.policy!r} needs "
-            "unlabelled images; leave labeled_in_pool on, or use policy 'supervised'"
+            f"labeled_in_pool: got False with every image labelled, so the pool is empty, but algorithm "
+            f"{config.algorithm!r} needs unlabelled images; leave labeled_in_pool on, or use algorithm 'supervised'"
         )
     spec = source.model_spec(config, data)
     with torch.random.fork_rng(devices=[]):
@@ -115,13 +115,15 @@ def build_training(
     classifier.to(device)
     source.arrange(classifier, config)
     guide = source.guide(config, data)
-    followed = None if config.policy == "supervised" else guide
+    followed = None if config.algorithm == "supervised" else guide
     step = build_step(
         config,
         classifier,
         known_truth(data).to(device),
         processes,
         views=source.views(config),
+        num_labeled=len(data.labels),
+        trust_code=trust_code,
         guide=None if followed is None else followed.posterior.to(device),
         guide_floor=0.0 if followed is None else followed.floor,
     )
@@ -155,6 +157,8 @@ def build_step(
     processes: Processes | None = None,
     *,
     views: tuple[View, View] | None = None,
+    num_labeled: int | None = None,
+    trust_code: bool | str = False,
     guide: Tensor | None = None,
     guide_floor: float = 0.0,
 ) -> TrainStep:
@@ -166,16 +170,29 @@ def build_step(
         truth: (N_u,) result of `known_truth`, on the same device.
         processes: for distributed training.
         views: weak and strong augmentation; None for those of images, with mirroring.
+        num_labeled: size of the labelled set; None if it is at most that of the pool.
+        trust_code: allow importing an algorithm of the user's own.
         guide: (N_u, K) class probabilities that guide the pseudo-labels, on the same device.
         guide_floor: weight of the guide at the end.
     """
     weak, strong = image_views(config, flip=True) if views is None else views
-    objective = build_objective(config, classifier.head, len(truth), processes).to(truth.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        objective = build_objective(
+            config,
+            classifier.head,
+            len(truth),
+            processes,
+            num_labeled=num_labeled,
+            num_features=classifier.num_features,
+            trust_code=trust_code,
+        )
+    objective.to(truth.device)
     return TrainStep(
         classifier,
         AveragedModel(classifier, config.ema_decay),
         objective,
-        build_optimizer(classifier, config),
+        build_optimizer(classifier, config, objective.algorithm),
         weak=weak,
         strong=strong,
         truth=truth,

@@ -65,6 +65,8 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
     for name, module in _modules(training).items():
         prefix = f"{name}."
         part = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        # As checkpoints had it before algorithms held the policies.
+        part = {f"algorithm.{key}" if key.startswith("policy.") else key: value for key, value in part.items()}
         try:
             module.load_state_dict(part)
         except RuntimeError as error:

@@ -5,7 +5,7 @@ normalises them.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -15,19 +15,23 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
+from momatch.algorithms import Mixing
 from momatch.augment import View
+from momatch.augment.draws import below, draw
 from momatch.data.batches import Batch
 from momatch.models.classifier import Classifier
 from momatch.training.average import AveragedModel
 from momatch.training.guard import Guard
-from momatch.training.objective import Embeddings, Guide, Losses, Objective
+from momatch.training.objective import BatchFacts, Embeddings, Guide, Losses, Objective, PseudoLabeled
 from momatch.training.optimizer import Optimizer, set_learning_rate, state_tensors
 from momatch.training.processes import Processes
 
-#: Random stream of the labelled samples' weak view; the unlabelled weak and strong views use 0 and 1.
+#: Random stream of the labelled samples' weak view; the unlabelled weak and strong views use 0 and 1, further ones 3, 4, ...
 LABELED_VIEW = 2
+#: Random stream of rotations.
+TURNS = 1 << 20
 
-#: Metrics summed over a log interval. Skipped steps contribute only to the last three.
+#: Metrics summed over a log interval. Skipped steps contribute only to the last three. An algorithm's own terms follow them.
 METRICS = (
     *("loss", "supervised_loss", "unlabeled_loss", "constraint_loss", "fairness_loss", "gradient_norm"),
     *("utilisation", "known_weight", "correct_weight", "outlier_share"),
@@ -94,12 +98,14 @@ class TrainStep:
         self.options = options
         self.processes = processes if processes is not None else Processes()
         self.device = truth.device
-        self.metrics = torch.zeros(len(METRICS), device=self.device)
+        #: Terms of the loss that only this algorithm has.
+        self._terms = tuple(name for name in objective.algorithm.terms if name not in METRICS)
+        self.metrics = torch.zeros(len(METRICS) + len(self._terms), device=self.device)
         self.last_metrics: dict[str, Tensor] = {}
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.precision == "float16")
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        policy_state = [] if objective.policy is None else objective.policy.buffers()
-        state = [*classifier.buffers(), *state_tensors(optimizer).values(), *policy_state]
+        self._check_forward()
+        state = [*classifier.buffers(), *state_tensors(optimizer).values(), *objective.algorithm.buffers()]
         self._guard = Guard([*self._parameters, *state])
         self._statistics = [
             buffer for module in classifier.modules() if isinstance(module, _NormBase) for buffer in _statistics(module)
@@ -123,10 +129,13 @@ class TrainStep:
 
     def interval_metrics(self) -> dict[str, float | None]:
         """Mean metrics since the last call, read from the device; None if a metric has no samples."""
-        sums = dict(zip(METRICS, self.metrics.tolist(), strict=True))
+        sums = dict(zip((*METRICS, *self._terms), self.metrics.tolist(), strict=True))
         self.metrics[: METRICS.index("good_steps") + 1] = 0.0
+        self.metrics[len(METRICS) :] = 0.0
         good = sums["good_steps"]
-        names = _LOSSES if self.objective.policy is None else (*_LOSSES, "utilisation", "outlier_share")
+        names = (*_LOSSES, *self._terms)
+        if self.objective.has_pseudo_labels:
+            names = (*names, "utilisation", "outlier_share")
         means: dict[str, float | None] = {name: sums[name] / good if good else None for name in names}
         known = sums["known_weight"]
         means["pseudo_label_accuracy"] = sums["correct_weight"] / known if known > 0 else None
@@ -148,8 +157,7 @@ class TrainStep:
 
     def _seed_network_rng(self, step: int) -> None:
         """Seed torch (for dropout) by seed, step and process, so that a resumed run draws the same numbers."""
-        key = (self.options.seed, step, self.processes.rank)
-        seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "little")
+        seed = _hashed(self.options.seed, step, self.processes.rank)
         # Not torch.manual_seed, which is slow: it formats a traceback for every unused accelerator.
         torch.default_generator.manual_seed(seed)
         if self.device.type in ("cuda", "mps"):
@@ -158,54 +166,147 @@ class TrainStep:
     def _micro_batches(self, batch: Batch) -> list["_MicroBatch"]:
         """Augment the batch and split it for gradient accumulation."""
         rng = {"seed": self.options.seed, "step": batch.step}
-        labeled = self.weak(batch.labeled, view=LABELED_VIEW, offset=batch.labeled_offset, **rng)
+        views = {"labeled": self.weak(batch.labeled, view=LABELED_VIEW, offset=batch.labeled_offset, **rng)}
         offset = batch.unlabeled_offset
-        weak = self.weak(batch.unlabeled, offset=offset, **rng)
-        strong = self.strong(batch.unlabeled, offset=offset, **rng)
-        columns = (labeled, batch.labels, weak, strong, batch.unlabeled_indices)
+        for name in self._wanted_views():
+            augment = self.weak if name.startswith("weak") else self.strong
+            views[name] = augment(batch.unlabeled, view=_view_number(name), offset=offset, **rng)
+        turns = None
+        rotated = self.objective.algorithm.wants.rotated
+        if rotated is not None:
+            draws = draw(len(batch.unlabeled), 1, view=TURNS, offset=offset, device=self.device, **rng)
+            turns = below(draws[:, 0], 4)
+            views["rotated"] = _rotate(views[rotated], turns)
         # Strided, so that the split does not depend on the number of processes.
         count = self.options.accumulate
-        return [_MicroBatch(*(column[part::count] for column in columns)) for part in range(count)]
+        return [
+            _MicroBatch(
+                {name: images[part::count] for name, images in views.items()},
+                batch.labels[part::count],
+                batch.labeled_indices[part::count],
+                batch.unlabeled_indices[part::count],
+                None if turns is None else turns[part::count],
+                seed=_hashed(self.options.seed, batch.step, part),
+            )
+            for part in range(count)
+        ]
+
+    def _wanted_views(self) -> list[str]:
+        """The views of the unlabelled samples, each once."""
+        wants = self.objective.algorithm.wants
+        rotated = () if wants.rotated is None else (wants.rotated,)
+        return list(dict.fromkeys([*wants.guessed, *wants.trained, *wants.mixed, *rotated]))
 
     def _backward(self, batch: "_MicroBatch", progress: float) -> Losses:
-        z = self._embed(batch)
-        losses: Losses = self.objective(
-            self.classifier.head,
-            z,
-            batch.labels,
-            batch.indices,
-            self.truth.index_select(0, batch.indices),
-            progress=progress,
-            guide=None
-            if self.guide is None
-            else Guide(self.guide.index_select(0, batch.indices), 1.0 - progress * (1.0 - self.guide_floor)),
-        )
+        wants, head = self.objective.algorithm.wants, self.classifier.head
+        facts = self._facts(batch, progress)
+        images, pseudo, mixing = dict(batch.views), None, None
+        if wants.guess != "trained":
+            pseudo = self._label_first(batch, facts)
+        if wants.mixed and pseudo is not None:
+            mixing = self.objective.mix(pseudo, facts, batch.seed)
+            images |= self._mixed(images, mixing)
+        z = self._embed(images)
+        losses: Losses = self.objective(head, z, facts, pseudo, mixing)
         scaled: Tensor = self.scaler.scale(losses.total / self.options.accumulate)
         scaled.backward()
         return losses
+
+    def _facts(self, batch: "_MicroBatch", progress: float) -> BatchFacts:
+        guide = None
+        if self.guide is not None:
+            weight = 1.0 - progress * (1.0 - self.guide_floor)
+            guide = Guide(self.guide.index_select(0, batch.indices), weight)
+        return BatchFacts(
+            batch.labels,
+            batch.indices,
+            self.truth.index_select(0, batch.indices),
+            progress,
+            guide=guide,
+            labeled_indices=batch.labeled_indices,
+            turns=batch.turns,
+        )
+
+    @torch.no_grad()
+    def _label_first(self, batch: "_MicroBatch", facts: BatchFacts) -> PseudoLabeled:
+        """Pseudo-labels from a pass without gradient, by the network or its average."""
+        wants = self.objective.algorithm.wants
+        names = [*wants.guessed]
+        if self.objective.detector is not None or wants.features:
+            names = ["labeled", *names]
+        images = {name: batch.views[name] for name in names}
+        if wants.guess == "first":
+            return self.objective.label(self.classifier.head, self._pass(self.classifier, images), facts)
+        teacher = self.average.classifier
+        # As the network that is trained, by the statistics of the batch; the update of the average resets its own.
+        teacher.train()
+        z = self._pass(teacher, images)
+        teacher.eval()
+        return self.objective.label(teacher.head, z, facts)
+
+    @torch.no_grad()
+    def _mixed(self, views: Mapping[str, Tensor], mixing: Mixing) -> dict[str, Tensor]:
+        """This process's part of the mixed samples, each view as "mixed_" and its name."""
+        names, gather = [*mixing.targets], self.processes.gather
+        whole = torch.cat([gather(views[name]) for name in names])
+        parts, first = {}, 0
+        for name in names:
+            count, total = len(views[name]), len(views[name]) * self.processes.world_size
+            begin = first + self.processes.rank * count
+            partner = whole.index_select(0, mixing.partner[begin : begin + count])
+            own, other = (self.classifier.normalized(images) for images in (views[name], partner))
+            parts[f"mixed_{name}"] = torch.lerp(other.float(), own.float(), mixing.share)
+            first += total
+        return parts
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.options.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
 
-    def _embed(self, batch: "_MicroBatch") -> Embeddings:
-        b, u = len(batch.labeled), len(batch.weak)
-        if self.options.forward == "split":
-            with torch.no_grad():
-                weak = self._network(batch.weak) if u else None
-            labeled, strong = self._network(torch.cat([batch.labeled, batch.strong])).split([b, u])
-            return Embeddings(labeled, strong.new_empty(strong.shape) if weak is None else weak, strong)
-        labeled, weak, strong = self._network(torch.cat([batch.labeled, batch.weak, batch.strong])).split([b, u, u])
-        return Embeddings(labeled, weak, strong)
+    def _embed(self, images: Mapping[str, Tensor]) -> Embeddings:
+        """Pass with gradient whatever is to be trained, in one batch; with forward="split", the guessed views before it."""
+        wants = self.objective.algorithm.wants
+        names = [*(["labeled"] if wants.labeled else []), *wants.trained]
+        names += [f"mixed_{name}" for name in ("labeled", *wants.mixed) if wants.mixed]
+        names += ["rotated"] if wants.rotated is not None else []
+        if self.options.forward == "joint" or not wants.guessed:
+            return self._pass(self.classifier, {name: images[name] for name in names})
+        with torch.no_grad():
+            weak = self._pass(self.classifier, {name: images[name] for name in wants.guessed})
+        z = self._pass(self.classifier, {name: images[name] for name in names if name not in wants.guessed})
+        return Embeddings.of({**dict(z.items()), **dict(weak.items())}, {**z.features, **weak.features})
 
-    def _network(self, images: Tensor) -> Float[Tensor, "n D"]:
-        layout = torch.channels_last if self.options.channels_last and images.ndim == 4 else torch.contiguous_format
+    def _pass(self, classifier: Classifier, images: Mapping[str, Tensor]) -> Embeddings:
+        """All views in one batch through the network."""
+        sizes = [len(view) for view in images.values()]
+        batch = torch.cat([*images.values()]) if len({view.dtype for view in images.values()}) == 1 else None
+        if batch is None:  # mixed samples are normalised already
+            batch = torch.cat([classifier.normalized(view) for view in images.values()])
+        layout = torch.channels_last if self.options.channels_last and batch.ndim == 4 else torch.contiguous_format
+        features = None
         # One autocast context per pass: weight casts cached under no_grad must not be reused with gradient.
         with self._autocast():
             # Change the layout while pixels are bytes, which moves a quarter of the memory.
-            z = self.classifier.embed(images.contiguous(memory_format=layout))
-        return z.to(torch.promote_types(z.dtype, torch.float32))
+            batch = batch.contiguous(memory_format=layout)
+            if self.objective.algorithm.wants.features:
+                z, features = classifier.embed_with_features(batch)
+            else:
+                z = classifier.embed(batch)
+        parts = _to_single(z).split(sizes)
+        of_features = {} if features is None else dict(zip(images, _to_single(features).split(sizes), strict=True))
+        return Embeddings.of(dict(zip(images, parts, strict=True)), of_features)
+
+    def _check_forward(self) -> None:
+        wants = self.objective.algorithm.wants
+        if self.options.forward == "split" and wants.guessed and (wants.guess != "trained" or not wants.splits):
+            reason = (
+                "its pseudo-labels come from a pass of their own anyway"
+                if wants.guess != "trained"
+                else "it trains on the very view that its pseudo-labels come from"
+            )
+            name = type(self.objective.algorithm).__name__
+            raise ValueError(f"forward: got 'split' with algorithm {name}, expected 'joint': {reason}")
 
     @torch.no_grad()
     def _update(self, step: int, losses: Losses) -> None:
@@ -230,10 +331,13 @@ class TrainStep:
 
     def _add_metrics(self, good: Tensor) -> None:
         zero = torch.zeros((), device=self.device)
-        new = torch.stack([self.last_metrics.get(name, zero).float() for name in _SUMMED])
-        self.metrics[: len(_SUMMED)] += torch.where(good, new, 0.0)
+        names = (*_SUMMED, *self._terms)
+        new = torch.stack([self.last_metrics.get(name, zero).float() for name in names])
+        new = torch.where(good, new, 0.0)
+        self.metrics[: len(_SUMMED)] += new[: len(_SUMMED)]
+        self.metrics[len(METRICS) :] += new[len(_SUMMED) :]
         ok = good.float()
-        good_steps, skipped, in_a_row, longest = self.metrics[len(_SUMMED) :].unbind()
+        good_steps, skipped, in_a_row, longest = self.metrics[len(_SUMMED) : len(METRICS)].unbind()
         good_steps += ok
         skipped += 1.0 - ok
         in_a_row.add_(1.0 - ok).mul_(1.0 - ok)
@@ -242,13 +346,45 @@ class TrainStep:
 
 @dataclass(frozen=True)
 class _MicroBatch:
-    """An augmented part of the batch."""
+    """An augmented part of the batch: images by name of the view."""
 
-    labeled: Tensor
+    views: dict[str, Tensor]
     labels: Tensor
-    weak: Tensor
-    strong: Tensor
+    labeled_indices: Tensor
     indices: Tensor
+    turns: Tensor | None
+    seed: int
+
+
+def _view_number(name: str) -> int:
+    """Random stream of a view: weak 0, strong 1, weak_1 3, strong_1 4, weak_2 5, ...; 2 is the labelled samples'."""
+    kind, _, number = name.partition("_")
+    is_strong = int(kind == "strong")
+    return 2 * int(number) + 1 + is_strong if number else is_strong
+
+
+def _rotate(images: Tensor, turns: Tensor) -> Tensor:
+    """Turn each image by so many quarters.
+
+    Raises:
+        ValueError: if they are not square images.
+    """
+    if images.ndim != 4 or images.shape[2] != images.shape[3]:
+        raise ValueError(
+            f"rotation_weight: got samples of shape {tuple(images.shape[1:])}, expected square images (C, H, H): only they can "
+            "be turned by a quarter; set rotation_weight to 0"
+        )
+    every = torch.stack([torch.rot90(images, quarter, (2, 3)) for quarter in range(4)])
+    return every[turns, torch.arange(len(images), device=images.device)]
+
+
+def _to_single(z: Tensor) -> Tensor:
+    return z.to(torch.promote_types(z.dtype, torch.float32))
+
+
+def _hashed(*key: int) -> int:
+    """A seed of 56 bits."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "little")
 
 
 def _statistics(module: _NormBase) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Your own backbones: imported as ``package.module:factory`` and checked before training starts."""
+"""Your own backbones: imported as ``package.module:factory`` and checked before training. Algorithms use the same gate."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -23,28 +23,34 @@ def imports_code(backbone: str) -> bool:
     return any(":" in part and part.partition(":")[0] not in PREFIXES for part in backbone.split(","))
 
 
-def check_trusted(backbone: str, source: object, *, trust_code: bool | str) -> None:
-    """Refuse to import a backbone that a file names, unless the user allows it.
+def check_trusted(name: str, source: object, *, trust_code: bool | str, kind: str = "backbone") -> None:
+    """Refuse to import what a file names, unless the user allows it.
 
     Args:
-        backbone: as for `momatch.models.backbones.build_backbone`.
+        name: a built-in name, ``package.module:factory``, or several with commas between them.
         source: the file, for the message.
-        trust_code: True to allow any import; or the one backbone that the user named.
+        trust_code: True to allow any import; or what the user named, separated by commas.
+        kind: what is imported, for the message.
 
     Raises:
         UntrustedCodeError: if it is not allowed.
     """
-    if imports_code(backbone) and trust_code is not True and trust_code != backbone:
-        own = next(part for part in backbone.split(",") if imports_code(part))
-        module, _, factory = own.partition(":")
+    named = trust_code.split(",") if isinstance(trust_code, str) else []
+    own = [part for part in name.split(",") if imports_code(part)]
+    if trust_code is not True and any(part not in named for part in own):
+        module, _, factory = next(part for part in own if part not in named).partition(":")
         raise UntrustedCodeError(
-            f"{source} names the backbone {backbone!r}: loading it would import the module {module!r} and call {factory!r}, "
+            f"{source} names the {kind} {name!r}: loading it would import the module {module!r} and call {factory!r}, "
             "which can run any code; if you trust it, pass --trust-code (in Python: trust_code=True)"
         )
 
 
-def import_factory(path: str) -> Callable[..., object]:
+def import_factory(path: str, kind: str = "backbone") -> Callable[..., object]:
     """Import the callable that ``package.module:factory`` names.
+
+    Args:
+        path: its name.
+        kind: what it is, for messages.
 
     Raises:
         ValueError: if there is no such module or attribute, or it is not callable. Errors raised by the module itself are
@@ -52,7 +58,7 @@ def import_factory(path: str) -> Callable[..., object]:
     """
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
-        raise ValueError(f"backbone: got {path!r}, expected package.module:factory")
+        raise ValueError(f"{kind}: got {path!r}, expected package.module:factory")
     try:
         found: object = import_module(module_name)
     except ModuleNotFoundError as error:
@@ -60,16 +66,16 @@ def import_factory(path: str) -> Callable[..., object]:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ValueError(
-            f"backbone: got {path!r}, but there is no module {error.name!r}; "
+            f"{kind}: got {path!r}, but there is no module {error.name!r}; "
             "install the package or put its folder on PYTHONPATH (PYTHONPATH=. for the current directory)"
         ) from error
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise ValueError(f"backbone: got {path!r}, but {module_name!r} has no attribute {attribute!r}")
+            raise ValueError(f"{kind}: got {path!r}, but {module_name!r} has no attribute {attribute!r}")
         found = getattr(found, name)
     if not callable(found):
         raise ValueError(
-            f"backbone: got {path!r}, which is a {type(found).__name__}, expected a callable that returns a module"
+            f"{kind}: got {path!r}, which is a {type(found).__name__}, expected a callable that returns a module"
         )
     return found
 

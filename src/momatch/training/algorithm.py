@@ -1,0 +1,60 @@
+"""From the settings to an algorithm: one of ours by name, or the user's own from package.module:Name."""
+
+import inspect
+from dataclasses import fields
+
+from momatch.algorithms import ALGORITHMS, Algorithm, Sizes
+from momatch.config import LossSettings
+from momatch.config.algorithms import is_custom
+from momatch.models.backbones.custom import check_trusted, import_factory
+
+
+def build_algorithm(settings: LossSettings, sizes: Sizes, *, trust_code: bool | str = False) -> Algorithm:
+    """Build the algorithm with the settings that its constructor names and that are not None.
+
+    Args:
+        settings: resolved by `LossSettings.for_head`.
+        sizes: of the data.
+        trust_code: allow importing an algorithm of the user's own.
+
+    Raises:
+        UntrustedCodeError: if it must be imported and `trust_code` is not set.
+        ValueError: if it cannot be imported, or is not an algorithm.
+    """
+    kind = _class_of(settings.algorithm, trust_code=trust_code)
+    taken = inspect.signature(kind.__init__).parameters
+    given = {field.name: getattr(settings, field.name) for field in fields(LossSettings) if field.name in taken}
+    algorithm = kind(sizes, **{name: value for name, value in given.items() if value is not None})
+    _check_wants(settings.algorithm, algorithm)
+    return algorithm
+
+
+def _class_of(name: str, *, trust_code: bool | str) -> type[Algorithm]:
+    if not is_custom(name):
+        return ALGORITHMS[name]
+    check_trusted(name, "the config", trust_code=trust_code, kind="algorithm")
+    kind = import_factory(name, kind="algorithm")
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise ValueError(f"algorithm: got {name!r}, which is {kind!r}, expected a subclass of momatch.Algorithm")
+    return kind
+
+
+def _check_wants(name: str, algorithm: Algorithm) -> None:
+    """Reject wishes that contradict each other, in terms of the class that has them."""
+    wants = algorithm.wants
+    if wants.guess == "trained" and not set(wants.guessed) <= set(wants.trained):
+        raise ValueError(
+            f"algorithm {name!r}: wants pseudo-labels of the views {', '.join(wants.guessed)} from the pass with gradient, "
+            f"which has {', '.join(wants.trained) or 'none'}; add them to `trained`, or set guess to 'first' or 'teacher'"
+        )
+    if wants.mixed and wants.guess == "trained":
+        raise ValueError(
+            f"algorithm {name!r}: wants mixed views with guess 'trained', but their targets are needed before they are mixed; "
+            "set guess to 'first' or 'teacher'"
+        )
+    for view in (*wants.trained, *wants.guessed, *wants.mixed, *([wants.rotated] if wants.rotated else [])):
+        kind, _, number = view.partition("_")
+        if kind not in ("weak", "strong") or not (number.isdecimal() or view == kind):
+            raise ValueError(
+                f"algorithm {name!r}: wants the view {view!r}, expected weak, weak_1, ..., strong, strong_1, ..."
+            )
