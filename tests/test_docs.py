@@ -23,7 +23,7 @@ from momatch.cli.main import main
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = ("method.md", "data.md", "training.md", "features.md", "predict.md", "export.md", "estimator.md")
+PAGES = ("method.md", "data.md", "training.md", "features.md", "predict.md", "export.md", "estimator.md", "labeling.md")
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 #: Pages whose links are checked.
 LINKED = [README, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]

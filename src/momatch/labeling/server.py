@@ -62,6 +62,8 @@ class LabelServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((HOST, port))
+            # A browser that comes before the server runs waits, and is not refused.
+            self._socket.listen()
         except OSError as error:
             self._socket.close()
             raise OSError(

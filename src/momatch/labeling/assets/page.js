@@ -12,6 +12,7 @@ let shown = []; // images on the page: {row, name, guess, confidence, choice}
 let current = 0; // position among them
 let isGrid = false;
 let isBusy = false; // an answer is on its way to the disk
+let actions = 0; // what a person did so far
 
 // The server -----------------------------------------------------------------------------------
 
@@ -28,10 +29,11 @@ async function ask(path, body) {
   return answer;
 }
 
-// Runs one thing at a time, and says what went wrong.
+// What a person does, one thing at a time: a key pressed before the next image is there does not count for it.
 async function attempt(work) {
   if (isBusy) return;
   isBusy = true;
+  actions += 1;
   try {
     await work();
     say("");
@@ -43,14 +45,27 @@ async function attempt(work) {
 }
 
 async function refresh() {
-  state = await ask(`state?shown=${shown.map((image) => image.row)}`);
-  const answered = new Set(state.answered);
-  if (answered.size) {
-    // Answered in another tab, or in the manifest.
-    shown = shown.filter((image) => !answered.has(image.row));
-    if (!isGrid || !shown.length) await fill();
+  await follow(await ask(`state?shown=${shown.map((image) => image.row)}`));
+}
+
+// Look what happened meanwhile: the model, another tab, an edited manifest. What a person does comes first.
+async function poll() {
+  if (isBusy || document.hidden) return;
+  const before = actions;
+  try {
+    const found = await ask(`state?shown=${shown.map((image) => image.row)}`);
+    if (!isBusy && actions === before) await attempt(() => follow(found));
+  } catch (error) {
+    say(error.message);
   }
+}
+
+async function follow(found) {
+  state = found;
+  const answered = new Set(state.answered);
+  shown = shown.filter((image) => !answered.has(image.row));
   if (!shown.length && state.is_ready) await fill();
+  current = Math.min(current, Math.max(0, shown.length - 1));
   draw();
 }
 
@@ -73,7 +88,6 @@ const send = (images) =>
     // On disk before the next image is asked for.
     state = await ask("answers", { answers });
     shown = shown.filter((image) => !images.includes(image));
-    if (!isGrid || !shown.length) await fill();
     await refresh();
     focusWork();
   });
@@ -343,6 +357,4 @@ element("add").onsubmit = (event) => {
 };
 
 attempt(refresh);
-setInterval(() => {
-  if (!document.hidden) attempt(refresh);
-}, POLL);
+setInterval(poll, POLL);

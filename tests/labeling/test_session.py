@@ -1,0 +1,121 @@
+"""A session: what is offered, how the model follows, and what training reads in the end."""
+
+import time
+
+import pytest
+
+from momatch.data.load import load_dataset
+from momatch.labeling.answers import Answer
+from tests.labeling.setting import EACH, kind, open_session
+
+
+def settled(session, patience=120.0):
+    """The state once no fit is running or waiting."""
+    end = time.monotonic() + patience
+    while (state := session.state())["is_fitting"] or not state["is_ready"]:
+        assert time.monotonic() < end, "the model takes too long"
+        time.sleep(0.02)
+    assert not state["problem"]
+    return state
+
+
+@pytest.fixture
+def session(photos):
+    opened = open_session(photos)
+    yield opened
+    opened.close()
+
+
+def test_the_model_follows_the_labels_and_its_guesses_are_counted_before_it_knows(session, photos):
+    state = settled(session)
+    assert [one["labels"] for one in state["classes"]] == [2, 2], "those of the folders"
+    for _ in range(8):
+        (offer,) = session.offers(1)
+        assert "unlabeled" in offer["name"]
+        assert offer["guess"] in ("red", "blue")
+        session.answer({offer["row"]: Answer(kind(offer["name"]), "labelled")})
+        settled(session)
+    state = session.state()
+    assert sum(one["labels"] for one in state["classes"]) == 12
+    assert state["guesses"] == 8
+    assert 5 <= state["right"] <= 8
+    dataset = load_dataset(photos / "labels.csv", size=16)
+    assert (dataset.train.labels >= 0).sum() == 12
+    assert len(dataset.train) == 4 + 2 * EACH
+
+
+def test_a_grid_is_answered_and_undone_at_once(session):
+    settled(session)
+    offers = session.offers(6)
+    assert len({offer["row"] for offer in offers}) == 6
+    session.answer({offer["row"]: Answer(kind(offer["name"]), "labelled") for offer in offers})
+    assert sum(one["labels"] for one in session.state()["classes"]) == 10
+    again = session.undo()
+    assert {offer["row"] for offer in again} == {offer["row"] for offer in offers}
+    assert sum(one["labels"] for one in session.state()["classes"]) == 4
+
+
+def test_a_label_that_the_model_has_seen_gives_no_guess(session):
+    settled(session)
+    (offer,) = session.offers(1)
+    row = offer["row"]
+    for _ in range(2):  # the second time the model may have seen the first
+        session.answer({row: Answer("red", "labelled")})
+        session._refit()
+        settled(session)
+        assert session._guess(row) == ""
+
+
+def test_skipped_and_none_are_not_offered_again(session, photos):
+    settled(session)
+    first, second = session.offers(2)
+    session.answer({first["row"]: Answer("", "skipped"), second["row"]: Answer("", "none")})
+    session._refit()
+    state = settled(session)
+    assert (state["skipped"], state["none"]) == (1, 1)
+    rows = {offer["row"] for offer in session.offers(40)}
+    assert not rows & {first["row"], second["row"]}
+    assert len(rows) == 2 * EACH - 2
+    labels = load_dataset(photos / "labels.csv", size=16).train.labels
+    assert (labels >= 0).sum() == 4, "for training they are unlabelled"
+
+
+def test_what_is_on_the_page_is_not_offered_and_what_was_answered_elsewhere_is_named(session):
+    settled(session)
+    (first,) = session.offers(1)
+    (second,) = session.offers(1, [first["row"]])
+    assert first["row"] != second["row"]
+    session.answer({first["row"]: Answer("red", "labelled")})
+    assert session.state([first["row"], second["row"]])["answered"] == [first["row"]]
+
+
+def test_a_class_without_a_label_is_there_after_a_restart(photos):
+    first = open_session(photos, ("green",))
+    first.add_class('a "quoted" <b>class</b>')
+    first.close()
+    second = open_session(photos)
+    second.close()
+    names = [one["name"] for one in second.state()["classes"]]
+    assert sorted(names) == sorted(["green", "blue", "red", 'a "quoted" <b>class</b>'])
+
+
+def test_an_edited_manifest_is_followed(session, photos):
+    settled(session)
+    text = (photos / "labels.csv").read_text()
+    (photos / "labels.csv").write_text(text.replace("unlabeled/red5.png,,", "unlabeled/red5.png,green,"))
+    state = settled(session)
+    assert {"name": "green", "labels": 1} in state["classes"]
+    (photos / "labels.csv").write_text("nonsense")
+    assert "expected path and label" in session.state()["problem"]
+    with pytest.raises(ValueError, match="expected path and label"):
+        session.answer({0: Answer("red", "labelled")})
+
+
+@pytest.mark.parametrize("answers", [{999: Answer("red", "labelled")}, {0: Answer("fish", "labelled")}])
+def test_unknown_rows_and_classes_are_refused(session, answers):
+    with pytest.raises(ValueError, match="expected"):
+        session.answer(answers)
+
+
+def test_commands_are_quoted(session):
+    assert all(command.startswith("momatch ") for command in session.paths.commands())
