@@ -11,7 +11,7 @@ from momatch.sweep.grid import Grid, Published, load_grid
 from momatch.sweep.metrics import METRICS
 
 #: In the order of the results page.
-GRIDS = ("table1", "compactness", "outliers", "density", "policies", "memory", "constraints")
+GRIDS = ("table1", "compactness", "outliers", "density", "policies", "family", "memory", "constraints")
 FOLDER = Path(__file__).parent / "grids"
 ORDERS = ("none", "1st", "2nd", "3rd", "4th")
 

@@ -8,6 +8,7 @@ import pytest
 from docstring_parser import parse
 
 from momatch.config import RUNTIME_KEYS, LossSettings, OptimizerSettings, TrainConfig
+from momatch.config.algorithms import OPTIONS, OWN_SETTINGS
 from momatch.config.settings import BUILT_IN, GROUPS, WITHOUT_CENTERS
 from momatch.data.catalog import KNOWN
 from momatch.heads import HEADS
@@ -107,7 +108,15 @@ def test_integers_where_numbers_are_wanted_become_numbers():
         ({"dataset": None}, "dataset: got None of type NoneType, expected str"),
         ({"image_size": "8"}, "image_size: got '8' of type str, expected int or None"),
         ({"head": "agmm"}, "head: got 'agmm', expected one of 'aagmm', 'kmeans', 'linear'; did you mean 'aagmm'?"),
-        ({"algorithm": "qqq"}, "algorithm: got 'qqq', expected one of 'flexmatch'"),
+        ({"algorithm": "qqq"}, "algorithm: got 'qqq', expected one of 'supervised', 'pseudolabel'"),
+        (
+            {"algorithm": "mixmatch", "smoothing": 0.5},
+            "smoothing: got 0.5 with algorithm 'mixmatch', expected it not to be set",
+        ),
+        (
+            {"algorithm": "uda", "policy": "fixmatch"},
+            "config: got algorithm 'uda' and policy 'fixmatch', which is its former",
+        ),
         ({"lr": 0.0}, "lr: got 0.0, expected a positive number"),
         ({"head_lr_factor": -1.0}, "head_lr_factor: got -1.0, expected a positive number"),
         ({"moment_order": 5}, "moment_order: got 5, expected 0 to 4"),
@@ -173,3 +182,28 @@ def test_runs_on_different_data_have_different_names(tmp_path, monkeypatch):
 
 def test_built_in_datasets_are_those_of_the_catalog():
     assert set(KNOWN) == BUILT_IN
+
+
+def test_former_name_of_the_algorithm_still_works():
+    with pytest.warns(DeprecationWarning, match="policy is now called algorithm"):
+        config = TrainConfig(policy="freematch")
+    assert config == TrainConfig(algorithm="freematch")
+    # Files of earlier releases are read without a word.
+    assert TrainConfig.from_dict({"policy": "freematch"}) == config
+    assert "policy" not in config.to_dict()
+
+
+@pytest.mark.parametrize("algorithm", OPTIONS)
+def test_settings_of_an_algorithm_are_filled_in(algorithm):
+    config = TrainConfig(algorithm=algorithm).resolved()
+    assert config == config.resolved()
+    for key in OWN_SETTINGS:
+        assert getattr(config, key) == OPTIONS[algorithm].get(key)
+    assert config.unlabeled_weight == OPTIONS[algorithm].get("unlabeled_weight", 1.0)
+    assert TrainConfig(algorithm=algorithm, unlabeled_weight=7.0).resolved().unlabeled_weight == 7.0
+
+
+def test_an_algorithm_of_ones_own_names_its_run():
+    one, other = (TrainConfig(algorithm=f"{module}:Mine").resolved() for module in ("a", "b"))
+    assert "-Mine-" in one.run_dir
+    assert one.run_dir != other.run_dir

@@ -3,6 +3,8 @@
 import pytest
 
 from momatch.config import TrainConfig
+from momatch.config.algorithms import OPTIONS, PROTOCOLS
+from momatch.config.layers import Layer, combine, preset_layer
 from momatch.config.presets import DESCRIPTIONS, PRESETS
 
 #: The benchmark protocol (FlexMatch as in USB) with the paper's head, and every other setting at its default.
@@ -75,6 +77,30 @@ def test_paper_presets_are_the_protocol(name):
     assert got.pop("run_dir").startswith(f"runs/{PAPER[name]['dataset']}-4-aagmm-8d-order1-flexmatch-seed0-")
     expected.pop("run_dir")
     assert got == expected
+
+
+@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("algorithm", OPTIONS)
+def test_each_algorithm_has_its_published_values_in_the_papers_presets(name, algorithm):
+    """In Python as on the command line; whatever else is given goes before them."""
+    expected = {**OPTIONS[algorithm], **PROTOCOLS[name].get(algorithm, {})}
+    in_python = TrainConfig.preset(name, algorithm=algorithm).resolved()
+    in_layers = combine([preset_layer(name), Layer({"algorithm": algorithm})])
+    assert in_python == in_layers
+    for key, value in expected.items():
+        assert getattr(in_python, key) == value, key
+    assert combine([preset_layer(name), Layer({"algorithm": algorithm, "cutoff": 0.5})]).cutoff == 0.5
+    # A run's own config has every setting already.
+    stored = {**in_python.to_dict(), "cutoff": 0.7}
+    assert combine([Layer(stored, "config.json")]).cutoff == 0.7
+
+
+def test_mixmatch_in_the_papers_presets():
+    cifar10, stl10 = (TrainConfig.preset(name, algorithm="mixmatch").resolved() for name in PAPER)
+    assert (cifar10.unlabeled_batch_size, cifar10.unlabeled_weight, cifar10.mix_alpha) == (64, 75.0, 0.75)
+    assert (stl10.unlabeled_batch_size, stl10.unlabeled_weight) == (64, 50.0)
+    assert TrainConfig.preset("paper-stl10", algorithm="comatch").contrast_weight == 5.0
+    assert TrainConfig.preset("paper-cifar10", algorithm="uda").cutoff == 0.8
 
 
 def test_paper_baseline_needs_no_second_flag():

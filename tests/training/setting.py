@@ -69,7 +69,10 @@ def small_step(
     """A step that trains the small classifier."""
     classifier = small_classifier(config.head, batch_norm=batch_norm, device=device).to(dtype)
     truth = (torch.arange(POOL) % K).to(device)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # of the algorithm's own parameters
     step = build_step(config, classifier, truth, processes)
+    torch.set_default_dtype(default)
     for name, value in LATE_AVERAGES.get(config.algorithm, {}).items():
         getattr(step.objective.algorithm.policy, name).copy_(torch.tensor(value))
     return step

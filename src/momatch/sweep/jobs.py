@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.config.algorithms import renamed
+from momatch.config.algorithms import OPTIONS, renamed
 from momatch.config.layers import FlagError, Layer
 from momatch.data.catalog import KNOWN
 from momatch.data.locate import data_root, is_at_hand
@@ -86,11 +86,12 @@ class Job:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that a record states: those that differ from the defaults, without `RUNTIME_KEYS`."""
+        """The settings that a record states: those that differ from the algorithm's defaults, without `RUNTIME_KEYS`."""
+        own = {"unlabeled_weight": 1.0, **OPTIONS.get(self.config.algorithm, {})}
         return {
             field.name: getattr(self.config, field.name)
             for field in fields(self.config)
-            if field.name not in RUNTIME_KEYS and getattr(self.config, field.name) != field.default
+            if field.name not in RUNTIME_KEYS and getattr(self.config, field.name) != own.get(field.name, field.default)
         }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
+from momatch.config.algorithms import renamed
 from momatch.storage.durable import finite, json_bytes, read_object, replace_files
 
 #: Written into the file, so that no other JSON is taken for a record.
@@ -36,6 +37,10 @@ class Outcome:
     result: dict[str, Any] | None
     evaluation: dict[str, Any] | None
     error: str | None
+
+    def __post_init__(self) -> None:
+        # Records of earlier releases have the former name of a setting.
+        object.__setattr__(self, "settings", renamed(self.settings))
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,7 @@ class TrainStep:
             begin = first + self.processes.rank * count
             partner = whole.index_select(0, mixing.partner[begin : begin + count])
             own, other = (self.classifier.normalized(images) for images in (views[name], partner))
-            parts[f"mixed_{name}"] = torch.lerp(other.float(), own.float(), mixing.share)
+            parts[f"mixed_{name}"] = torch.lerp(_to_single(other), _to_single(own), mixing.share)
             first += total
         return parts
 
