@@ -54,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
         report, trouble = None, error
     result = run.result or {}
     # Runs of momatch 0.1 have no record.
-    notes = read_data_record(run.directory).notes if (run.directory / DATA).exists() else ()
+    directory = Path(str(config.run_dir))
+    notes = read_data_record(directory).notes if (directory / DATA).exists() else ()
     for line in summary(config, result, notes):
         print(line)
     if (outliers := outlier_line(config, result)) is not None:
