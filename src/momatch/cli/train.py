@@ -50,7 +50,8 @@ def main(argv: Sequence[str]) -> int:
         # The run itself is complete.
         report, trouble = None, error
     # Runs of momatch 0.1 have no record.
-    notes = read_data_record(run.directory).notes if (run.directory / DATA).exists() else ()
+    directory = Path(str(config.run_dir))
+    notes = read_data_record(directory).notes if (directory / DATA).exists() else ()
     _print_outcome(config, run.result or {}, report, trouble, notes)
     return 0
 
