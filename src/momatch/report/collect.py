@@ -17,11 +17,11 @@ from momatch.report.predictions import (
     Predictions,
     confident_mistakes,
     file_names,
-    least_sure,
     measure_densities,
     most_outlying,
     pool_sample,
     pool_truths,
+    to_label,
 )
 from momatch.report.read_run import (
     Model,
@@ -303,6 +303,6 @@ def _of_pool(
     note = f"The images of the pool were chosen from a random {len(positions):,} of the {size:,} unlabelled images."
     return (
         attempt(lambda: most_outlying(pool, truths)),
-        attempt(lambda: least_sure(pool, truths, split.is_shown[positions])),
+        attempt(lambda: to_label(pool, truths, split.is_shown[positions], seed=config.seed)),
         [note] if len(positions) < size else [],
     )

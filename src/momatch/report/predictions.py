@@ -16,6 +16,7 @@ from momatch.evaluation.metrics import log_doubt
 from momatch.heads import log_posterior
 from momatch.report.read_run import Model, RunData
 from momatch.report.run_report import Densities, Picture
+from momatch.suggestions import suggest
 
 #: Largest side of a thumbnail: thousands of photographs would take gigabytes.
 MAX_THUMBNAIL_SIDE = 64
@@ -175,20 +176,31 @@ def most_outlying(pool: Predictions, truths: Sequence[str | None]) -> tuple[Pict
     return pool.pictures(order[pool.is_finite[order]], truths)
 
 
-def least_sure(pool: Predictions, truths: Sequence[str | None], is_labeled: Bool[Tensor, " N"]) -> tuple[Picture, ...]:
-    """Images to label next: those that the model is least sure of, without labelled and outlying ones.
+def to_label(
+    pool: Predictions, truths: Sequence[str | None], is_labeled: Bool[Tensor, " N"], *, seed: int
+) -> tuple[Picture, ...]:
+    """Images to label next (`momatch.suggest`): of those that the model is unsure of, without labelled and outlying ones.
 
     Args:
         pool: predictions for images of the pool.
         truths: names of the true classes by position; None where unknown.
         is_labeled: which images have a label that the model was trained on.
+        seed: of the choice.
     """
-    usable = pool.is_finite & ~is_labeled
-    if not bool(usable.any()):
+    positions = pool.is_finite.nonzero().flatten()
+    usable, is_known = pool.select(positions), is_labeled[positions]
+    if bool(is_known.all()):
         return ()
-    usable &= pool.score <= outlier_threshold(pool.score[usable])
-    order = pool.doubt.argsort(descending=True, stable=True)
-    return pool.pictures(order[usable[order]][:MAX_TO_LABEL], truths)
+    is_ordinary = is_known | (usable.score <= outlier_threshold(usable.score[~is_known]))
+    chosen = suggest(
+        usable.outputs.z.double().numpy(),
+        torch.where(is_known, usable.predicted, UNLABELED).numpy(),
+        n=MAX_TO_LABEL,
+        posterior=log_posterior(usable.outputs.log_joint.double() / usable.model.temperature).exp().numpy(),
+        p_inlier=is_ordinary.double().numpy(),
+        seed=seed,
+    )
+    return pool.pictures(positions[torch.from_numpy(chosen.rows)], truths)
 
 
 def file_names(split: Split, rows: Rows) -> tuple[str, ...]:
