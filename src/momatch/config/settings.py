@@ -161,9 +161,9 @@ class ModelSettings(_Settings):
     Attributes:
         backbone: name of a built-in network; timm:NAME, torchvision:NAME, hf:REPO (transformers) or onnx:FILE; your own as
             package.module:factory; or several with commas between them, whose features are put side by side.
+        backbone_variant: "published" reproduces the Wide ResNet of the USB benchmark exactly.
         weights: file with the backbone's pretrained weights (.safetensors, or a state dict), for machines without a hub.
         untrained: start from random weights where the backbone would have pretrained ones.
-        backbone_variant: "published" reproduces the Wide ResNet of the USB benchmark exactly.
         head: last layer. "aagmm": one Gaussian per class with learned variances; "kmeans": the same with unit variances;
             "linear": softmax regression.
         embedding_dim: size of the embedding; 0 uses the backbone's features directly.
