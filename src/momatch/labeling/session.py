@@ -72,7 +72,8 @@ class Session:
         self._lock = threading.RLock()
         self.paths = paths
         split = dataset.train
-        # As the manifest has them: relative to where it is.
+        #: File names as the dataset has them, to show; and as the manifest has them, relative to where it is.
+        self._names = split.files
         self._files = tuple(_relative(paths, file) for file in split.files)
         self._row = {file: row for row, file in enumerate(self._files)}
         found = ["" if label < 0 else dataset.class_names[label] for label in split.labels.tolist()]
@@ -191,7 +192,7 @@ class Session:
     def _offer(self, row: int) -> dict[str, Any]:
         found = None if self._fit is None else self._fit.guess(row)
         guess, confidence = ("", 0.0) if found is None else (self._classes[found[0]], found[1])
-        return {"row": row, "name": self._files[row], "guess": guess, "confidence": confidence}
+        return {"row": row, "name": self._names[row], "guess": guess, "confidence": confidence}
 
     def _guess(self, row: int) -> str:
         return str(self._offer(row)["guess"])
