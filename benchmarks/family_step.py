@@ -1,8 +1,9 @@
-"""The step of each algorithm with WRN-28-2 at 8 + 56 images: its time as a ratio to FixMatch's, and what it adds to its own network passes.
+"""The step of each algorithm with WRN-28-2 at 8 + 56 images: its time by FixMatch's, and what it adds to its own passes.
 
     python benchmarks/family_step.py
 
-About fifteen minutes on two idle cores. The passes that an algorithm asks for are timed on ready tensors, in turns with its step.
+About fifteen minutes on two idle cores. An algorithm's passes through the network are timed on ready tensors, in turns with
+its step.
 """
 
 import argparse
@@ -88,9 +89,10 @@ def main():
     keep_large_blocks()
     rows = [row for head in arguments.heads for row in measure(head, arguments.rounds)]
     notes = (
-        f"WRN-28-2, {LABELED} labelled and {UNLABELED} unlabelled images of 32 x 32, float32, channels_last, {THREADS} threads; medians "
-        f"of {arguments.rounds} rounds in turns, one process. Step: batch, views, passes, losses, optimiser, average, state. Its "
-        "passes: as many images through the backbone on ready tensors, without gradient and with. Overhead: the first by the second."
+        f"WRN-28-2, {LABELED} labelled and {UNLABELED} unlabelled images of 32 x 32, float32, channels_last, "
+        f"{THREADS} threads; medians of {arguments.rounds} rounds in turns, one process. Step: batch, views, passes, losses, optimiser, average, "
+        "state. Its passes: as many images through the backbone on ready tensors, without gradient and with. Overhead: the "
+        "first by the second, less 1."
     )
     write_result("family_step", rows, notes, seeds=[0])
 

@@ -183,8 +183,8 @@ def main():
     notes = (
         f"Total loss of {STEPS} steps, relative difference; {B} labelled and {U} unlabelled images of 8 x 8, a small "
         f"network without batch norm, linear head, weights not updated; torch {answer['torch']} for USB (semilearn 0.3.2), "
-        "whose `train_step` is called as it is. Memories are full from the start; SimMatch's is set to ours before each step, because USB "
-        "normalises its own along the wrong axis. USB does not have SimMatchV2."
+        "whose `train_step` is called as it is. Memories are full from the start; SimMatch's is set to ours before each step, "
+        "because USB normalises its own along the wrong axis. USB does not have SimMatchV2."
     )
     write_result("family_usb", rows, notes, seeds=[0])
 

@@ -16,6 +16,7 @@ PUBLIC_NAMES = {
     "MomentConstraint", "MMDConstraint", "KLConstraint",
     "OutlierDetector", "StageJudge", "Judge", "benjamini_hochberg",
     "FixMatchPolicy", "FlexMatchPolicy", "FreeMatchPolicy", "SoftMatchPolicy",
+    "Algorithm", "Wants", "Targets",
     "load_dataset", "from_torch_dataset", "Dataset", "Split",
     "split_by_seed", "split_by_rows", "split_by_files", "split_as_labeled",
     "Examples", "contaminate", "hold_out_classes", "BatchStream",

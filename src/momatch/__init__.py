@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from momatch._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from momatch.algorithms import Algorithm as Algorithm
+    from momatch.algorithms import Targets as Targets
+    from momatch.algorithms import Wants as Wants
     from momatch.augment import StrongAugment as StrongAugment
     from momatch.augment import WeakAugment as WeakAugment
     from momatch.config import TrainConfig as TrainConfig
@@ -56,6 +59,9 @@ if TYPE_CHECKING:
 
 #: Public name -> the module that defines it. Type checkers read the block above; a test keeps the two in sync.
 _HOME = {
+    "Algorithm": "algorithms",
+    "Targets": "algorithms",
+    "Wants": "algorithms",
     "StrongAugment": "augment",
     "WeakAugment": "augment",
     "build_backbone": "models.backbones",

@@ -358,3 +358,33 @@ def test_help_answers_in_under_a_second():
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Processor time: the machine may be busy, the program may not be slow.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+@pytest.mark.parametrize("words", [["--policy", "freematch"], ["--policy=freematch"]])
+def test_former_name_of_the_algorithm_works_with_a_note(words, capsys):
+    assert cli.main(["train", "--print-config", *words]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["algorithm"] == "freematch"
+    assert "note: flags: policy is now called algorithm" in shown.err
+
+
+def test_former_name_works_in_a_config_file(tmp_path, capsys):
+    (tmp_path / "old.toml").write_text('policy = "softmatch"')
+    assert cli.main(["train", "--print-config", "--config", str(tmp_path / "old.toml")]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["algorithm"] == "softmatch"
+    assert "old.toml: policy is now called algorithm" in shown.err
+
+
+def test_a_preset_has_the_algorithms_published_values(capsys):
+    assert cli.main(["train", "--print-config", "--preset", "paper-stl10", "--algorithm", "comatch"]) == 0
+    config = json.loads(capsys.readouterr().out)
+    assert (config["contrast_weight"], config["contrast_dim"], config["unlabeled_batch_size"]) == (5.0, 64, 448)
+
+
+def test_a_setting_of_another_algorithm_is_refused(capsys):
+    assert cli.main(["train", "--algorithm", "uda", "--mix-alpha", "0.5"]) == 2
+    assert (
+        "--mix-alpha: got 0.5 with algorithm 'uda', expected it not to be set: it is a setting of mixmatch, remixmatch"
+        in (capsys.readouterr().err)
+    )
