@@ -42,11 +42,11 @@ def test_from_nothing_each_cluster_gives_its_most_typical_row(rng):
     assert (found.guess == -1).all()
     assert np.isnan(found.confidence).all()
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    distance = np.linalg.norm(unit[:, None] - unit[None], axis=2)
-    mean = np.sort(distance, axis=1)[:, 1 : NEIGHBORS + 1].mean(1)
     for k, row in enumerate(found.rows):
         members = np.flatnonzero(truth == k)
-        assert row == members[mean[members].argmin()]
+        distance = np.linalg.norm(unit[members][:, None] - unit[members][None], axis=2)
+        mean = np.sort(distance, axis=1)[:, 1 : NEIGHBORS + 1].mean(1)
+        assert row == members[mean.argmin()]
 
 
 @pytest.mark.parametrize("labeled", [0, 12])
