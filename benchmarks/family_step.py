@@ -89,10 +89,10 @@ def main():
     keep_large_blocks()
     rows = [row for head in arguments.heads for row in measure(head, arguments.rounds)]
     notes = (
-        f"WRN-28-2, {LABELED} labelled and {UNLABELED} unlabelled images of 32 x 32, float32, channels_last, "
-        f"{THREADS} threads; medians of {arguments.rounds} rounds in turns, one process. Step: batch, views, passes, losses, optimiser, average, "
-        "state. Its passes: as many images through the backbone on ready tensors, without gradient and with. Overhead: the "
-        "first by the second, less 1."
+        f"WRN-28-2, {LABELED} labelled and {UNLABELED} unlabelled images of 32 x 32, float32, channels_last, {THREADS} "
+        f"threads; medians of {arguments.rounds} rounds in turns, one process. Step: batch, views, passes, losses, optimiser, "
+        "average, state. Its passes: as many images through the backbone on ready tensors, without gradient and with. "
+        "Overhead: the first by the second, less 1."
     )
     write_result("family_step", rows, notes, seeds=[0])
 
