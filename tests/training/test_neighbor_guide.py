@@ -62,9 +62,9 @@ def test_pseudo_labels_follow_it_at_first_and_less_at_last(folder, monkeypatch):
     seen = []
     objective = training.step.objective.forward
 
-    def watched(*args, guide, **kwargs):
-        seen.append(guide)
-        return objective(*args, guide=guide, **kwargs)
+    def watched(head, z, facts, *args):
+        seen.append(facts.guide)
+        return objective(head, z, facts, *args)
 
     monkeypatch.setattr(training.step.objective, "forward", watched)
     batch = next(training.stream)
