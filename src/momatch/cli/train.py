@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print_outcome(
-    config: TrainConfig, result: Mapping[str, Any], report: Path | None, trouble: Exception | None
+    config: TrainConfig, result: Mapping[str, Any], report: str | Path | None, trouble: Exception | None
 ) -> None:
     """Print the summary, and where the report and the model are."""
     for line in summary(config, result):
