@@ -113,10 +113,6 @@ def test_integers_where_numbers_are_wanted_become_numbers():
             {"algorithm": "mixmatch", "smoothing": 0.5},
             "smoothing: got 0.5 with algorithm 'mixmatch', expected it not to be set",
         ),
-        (
-            {"algorithm": "uda", "policy": "fixmatch"},
-            "config: got algorithm 'uda' and policy 'fixmatch', which is its former",
-        ),
         ({"lr": 0.0}, "lr: got 0.0, expected a positive number"),
         ({"head_lr_factor": -1.0}, "head_lr_factor: got -1.0, expected a positive number"),
         ({"moment_order": 5}, "moment_order: got 5, expected 0 to 4"),
@@ -191,6 +187,10 @@ def test_former_name_of_the_algorithm_still_works():
     # Files of earlier releases are read without a word.
     assert TrainConfig.from_dict({"policy": "freematch"}) == config
     assert "policy" not in config.to_dict()
+    with pytest.raises(
+        ValueError, match="config: got algorithm 'uda' and policy 'freematch', which is its former name"
+    ):
+        TrainConfig.from_dict({"policy": "freematch", "algorithm": "uda"})
 
 
 @pytest.mark.parametrize("algorithm", OPTIONS)
@@ -198,7 +198,7 @@ def test_settings_of_an_algorithm_are_filled_in(algorithm):
     config = TrainConfig(algorithm=algorithm).resolved()
     assert config == config.resolved()
     for key in OWN_SETTINGS:
-        assert getattr(config, key) == OPTIONS[algorithm].get(key)
+        assert getattr(config, key) == OPTIONS[algorithm].get(key, getattr(TrainConfig, key))
     assert config.unlabeled_weight == OPTIONS[algorithm].get("unlabeled_weight", 1.0)
     assert TrainConfig(algorithm=algorithm, unlabeled_weight=7.0).resolved().unlabeled_weight == 7.0
 

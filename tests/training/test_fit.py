@@ -424,3 +424,14 @@ def test_names_are_public(whole):
     assert momatch.fit is fit
     assert momatch.Run.load(whole.directory).config == whole.config
     assert momatch.TrainConfig is TrainConfig
+
+
+def test_checkpoints_from_before_algorithms_held_the_policies_are_restored(tmp_path):
+    settings = config(tmp_path / "run", algorithm="freematch").resolved()
+    one, other = (build_training(settings, torch.device("cpu")) for _ in range(2))
+    one.step(next(one.stream), lr=0.1, progress=0.0)
+    tensors, facts = collect(one, History())
+    old = {name.replace("objective.algorithm.policy.", "objective.policy."): value for name, value in tensors.items()}
+    assert "objective.policy.tau" in old
+    restore(other, old, facts)
+    assert torch.equal(other.step.objective.algorithm.policy.tau, one.step.objective.algorithm.policy.tau)

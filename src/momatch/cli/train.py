@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def _print_outcome(
     config: TrainConfig,
     result: Mapping[str, Any],
-    report: Path | None,
+    report: str | Path | None,
     trouble: Exception | None,
     notes: Sequence[str],
 ) -> None:

@@ -89,7 +89,7 @@ def check_options(algorithm: str, given: Mapping[str, Any]) -> None:
 
     Args:
         algorithm: its name.
-        given: `OWN_SETTINGS` -> value; None if not set.
+        given: `OWN_SETTINGS` -> value; None or "none" if not set.
 
     Raises:
         ValueError: naming the setting.
@@ -97,7 +97,7 @@ def check_options(algorithm: str, given: Mapping[str, Any]) -> None:
     if is_custom(algorithm):
         return
     for key, value in given.items():
-        if value is not None and key not in OPTIONS[algorithm]:
+        if value not in (None, "none") and key not in OPTIONS[algorithm]:
             others = [name for name, options in OPTIONS.items() if key in options]
             raise ValueError(
                 f"{key}: got {value!r} with algorithm {algorithm!r}, expected it not to be set: it is a setting of "

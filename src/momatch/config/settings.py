@@ -253,7 +253,7 @@ class LossSettings(_Settings):
     unlabeled_weight: float | None = _at_least(None, 0, MAX_NUMBER)
     ramp_up: float | None = _within(None, 0, 1)
     temperature: float | None = _within(None, 0.01, 100)
-    signal_annealing: Literal["none", "linear", "log", "exp"] | None = None
+    signal_annealing: Literal["none", "linear", "log", "exp"] = "none"
     mix_alpha: float | None = _at_least(None, 0, MAX_NUMBER)
     anchor_weight: float | None = _at_least(None, 0, MAX_NUMBER)
     rotation_weight: float | None = _at_least(None, 0, MAX_NUMBER)
