@@ -1,0 +1,68 @@
+"""From a folder to a session: what is embedded, and who may open it."""
+
+import pytest
+
+from momatch.cli.main import main
+from momatch.labeling.opening import LabelOptions, open_session
+from tests.labeling.setting import EACH, write_photographs
+
+
+def options(folder, **changes) -> LabelOptions:
+    small = {
+        "images": folder,
+        "labels": folder / "labels.csv",
+        "features": folder / "features.npz",
+        "backbone": "cnn-tiny",
+        "image_size": 16,
+        "device": "cpu",
+        "progress": False,
+    }
+    return LabelOptions(**{**small, **changes})
+
+
+def test_a_folder_is_embedded_and_a_file_that_is_no_image_is_left_out(tmp_path):
+    folder = write_photographs(tmp_path / "photos")
+    (folder / "unlabeled" / "damaged.png").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="damaged"), open_session(options(folder)) as session:
+        assert session.state()["images"] == 4 + 2 * EACH
+    assert "damaged" not in (folder / "labels.csv").read_text()
+
+
+def test_one_session_a_manifest(photos):
+    with (
+        open_session(options(photos)),
+        pytest.raises(ValueError, match="another momatch label is open"),
+        open_session(options(photos)),
+    ):
+        pass
+    with open_session(options(photos)) as session:
+        assert session.state()["images"]
+
+
+def test_the_manifest_may_lie_elsewhere(photos, tmp_path):
+    labels = tmp_path / "mine.csv"
+    with open_session(options(photos, labels=labels)) as session:
+        assert session.image_path(0).exists()
+    assert "photos/" in labels.read_text()
+    assert (tmp_path / "mine.classes.txt").read_text().split() == ["blue", "red"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "expected a folder of images"),
+        (["{photos}", "--labels", "labels.txt"], "expected a .csv file"),
+        (["{photos}", "--classes", "none,cat"], "expected another name"),
+        (["{photos}", "--features", "{photos}/labels.csv"], "expected a .npz file"),
+    ],
+)
+def test_bad_arguments_end_without_a_traceback(photos, capsys, arguments, message):
+    given = [argument.format(photos=photos) for argument in arguments]
+    assert main(["label", "--no-browser", *given]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_features_without_file_names_are_refused(photos, tmp_path, capsys):
+    assert main(["embed", "digits", "--limit", "20", "--backbone", "cnn-tiny", "--out", str(tmp_path / "d.npz")]) == 0
+    assert main(["label", str(photos), "--features", str(tmp_path / "d.npz"), "--no-browser"]) == 1
+    assert "without file names" in capsys.readouterr().err
