@@ -143,9 +143,9 @@ def build(name, given, options, num_classes):  # noqa: PLR0915 # one line for ea
         even = np.full(num_classes, 1 / num_classes)
         register("DistAlignHook", hooks.DistAlignEMAHook(num_classes, p_target_type="gt", p_target=even))
     elif name == "flexmatch":
-        register(
-            "MaskingHook", FlexMatchThresholdingHook(ulb_dest_len=o.pool, num_classes=num_classes, thresh_warmup=True)
-        )
+        late = FlexMatchThresholdingHook(ulb_dest_len=o.pool, num_classes=num_classes, thresh_warmup=True)
+        late.selected_label, late.classwise_acc = state["selected"].clone(), state["beta"].clone()
+        register("MaskingHook", late)
     elif name == "freematch":
         alg.init(T=0.5, use_quantile=False)
         alg.lambda_e = o.fairness_weight
