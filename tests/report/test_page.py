@@ -137,7 +137,7 @@ def test_what_is_missing_is_said(page_of):
     page = page_of(nothing())
     assert "There is no readable run here" in page.text
     assert "1 problem with this run The directory is empty." in page.text
-    assert page.text.count("There is no model to show.") == 7
+    assert page.text.count("There is no model to show.") == 8
     assert "There is no config.json." in page.text
     assert "No training metrics were recorded." in page.text
     assert "There are no metrics yet" in page.text

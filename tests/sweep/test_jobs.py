@@ -53,6 +53,7 @@ def test_layers_and_settings(tmp_path):
     assert (config.data_dir, config.progress, config.resume) == ("d", False, False)
     assert job.settings == {
         "image_size": 8,
+        "labels_per_class": 4,
         "moment_order": 0,
         "cutoff": 0.9,
         "outlier_score": "nearest",
