@@ -17,7 +17,8 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_pre
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from momatch import MoMatchClassifier
+from momatch import MoMatchClassifier, NetworkOptions
+from momatch.estimator.settings import read_settings
 from tests.estimator.conftest import QUICK, quick_with
 
 #: Checks of every shape in every step cost more than the steps; the other tests have them on.
@@ -334,6 +335,9 @@ def test_unlabelled_rows_of_a_frame_may_be_missing_values(fitted, problem):
         {"head": "linear"},
         {"hidden_sizes": ()},
         {"algorithm": "supervised"},
+        {"algorithm": "meanteacher"},
+        {"algorithm": "remixmatch"},
+        {"algorithm": "simmatch"},
         {"algorithm": "freematch", "outlier_score": "density"},
         {"neighbors": 0, "graph_neighbors": 0},
         {"scale": "feature", "graph_neighbors": 20},
@@ -537,3 +541,10 @@ def test_false_alarms_of_clean_tables_are_within_the_bound(tail):
         alarms.append(np.mean(model.outlier_p_value(X[800:]) <= 0.1))
     # The standard error of the mean is below 0.01.
     assert np.mean(alarms) < 0.13
+
+
+def test_former_name_of_the_algorithm_still_works():
+    options = NetworkOptions(policy="supervised").get_params(deep=False)
+    with pytest.warns(FutureWarning, match="policy of NetworkOptions is now called algorithm"):
+        settings = read_settings({**MoMatchClassifier().get_params(deep=False), **options})
+    assert settings.loss.algorithm == "supervised"

@@ -61,7 +61,11 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         if given[name] not in choices:
             raise ValueError(f"{name}: got {given[name]!r}, expected one of {', '.join(map(repr, choices))}")
     check_type("head", given["head"], Head)
-    loss = LossSettings(**_of_group(LossSettings, {**given, "outlier_score": "auto"})).for_head(given["head"])
+    # Rows of a table cannot be turned, so nothing can be learned from it.
+    unturned = {"rotation_weight": 0.0} if given["algorithm"] == "remixmatch" else {}
+    loss = LossSettings(**_of_group(LossSettings, {**given, "outlier_score": "auto", **unturned})).for_head(
+        given["head"]
+    )
     optimizer = OptimizerSettings(optimizer="adamw", **_of_group(OptimizerSettings, given)).for_algorithm(
         loss.algorithm
     )
