@@ -32,7 +32,7 @@ NETWORKS = (
 )
 BATCH = 256
 #: What the loop does about outliers after the last step.
-AFTER = ("outlier_models", "find_outliers", "calibration")
+AFTER = ("fit_to_outputs", "find_outliers")
 
 MEMORY = """
 import resource, sys, torch
