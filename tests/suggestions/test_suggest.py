@@ -5,6 +5,7 @@ import pytest
 
 from momatch import suggest
 from momatch.data.graph import nearest_neighbors
+from momatch.suggestions.choice import _need
 from momatch.suggestions.coverage import most_covering
 from momatch.suggestions.neighborhood import NEAR, NEIGHBORS, Neighborhood
 from momatch.suggestions.typical import most_typical
@@ -116,9 +117,9 @@ def test_what_the_model_is_unsure_of_comes_first(rng):
     posterior = np.full((len(x), K), 0.01 / 3)
     posterior[np.arange(len(x)), truth] = 0.99
     posterior[truth == 2] = 0.25
-    found = suggest(x, labels, n=3, posterior=posterior)
-    assert (truth[found.rows] == 2).all()
-    assert found.confidence.tolist() == [0.25] * 3
+    found = suggest(x, labels, n=1, posterior=posterior)
+    assert truth[found.rows].tolist() == [2]
+    assert found.confidence.tolist() == [0.25]
 
 
 def test_a_class_that_is_short_of_labels_comes_first(rng):
@@ -136,7 +137,7 @@ def test_coverage_agrees_with_a_naive_version(rng):
     around, weight = neighborhood(x), rng.random(60)
     labeled, candidates = np.arange(4), np.arange(4, 60)
     square = ((x[:, None] - x[None]) ** 2).sum(2)
-    similarity = np.exp(-square / np.median(around.distance[:, -1] ** 2))
+    similarity = np.exp(-square / (2 * np.median(around.distance[:, -1] ** 2)))
     covering, chosen = labeled.tolist(), []
     for _ in range(8):
         best = similarity[:, covering].max(1)
@@ -144,6 +145,17 @@ def test_coverage_agrees_with_a_naive_version(rng):
         chosen.append(max(gains, key=gains.get))
         covering.append(chosen[-1])
     assert most_covering(around, candidates, labeled, weight, n=8, seed=0).tolist() == chosen
+
+
+def test_the_need_of_a_label_agrees_with_the_formula(rng):
+    posterior, codes = rng.dirichlet(np.ones(3), 20), np.repeat([-1, 0, 1, -2], 5)
+    trust = 10 / (10 + 10 * 3)
+    expected = [
+        (1 - trust * max(p)) * sum(p_k * (1 + m_k) ** (-trust / 2) for p_k, m_k in zip(p, (5, 5, 0), strict=True))
+        for p in posterior
+    ]
+    np.testing.assert_allclose(_need(posterior, codes), expected)
+    assert (_need(posterior, np.where(codes == 1, -1, codes)) == 1).all(), "of one class nothing is known"
 
 
 def test_a_large_pool_is_thinned_and_keeps_the_labelled_rows(rng, monkeypatch):

@@ -23,6 +23,8 @@ from momatch.training.threads import one_thread
 MOST_ROWS = 10_000
 #: And at least so many for each that is asked for.
 _ROWS_EACH = 4
+#: Labels a class with which what the posterior is sure of counts by half.
+_TRUSTED = 10
 
 
 @dataclass(frozen=True)
@@ -163,14 +165,18 @@ def evidence_posterior(
 
 
 def _need(posterior: Float64[np.ndarray, "M K"] | None, codes: Int64[np.ndarray, " M"]) -> Float64[np.ndarray, " M"]:
-    """How much a label near each row is needed: the less sure its class, and the fewer labels that class has, the more."""
-    if posterior is None or posterior.shape[1] < 2 or np.unique(codes[codes >= 0]).size == 1:
+    """How much a label near each row is needed: the less sure its class, and the fewer labels that class has, the more.
+
+    w = (1 - t max_k p_k) sum_k p_k (1 + m_k)^(-t/2), m_k the labels of class k, t = m / (m + 10 K) the trust in the posterior:
+    few labels make a model that is sure of the wrong things, so at first every row counts alike.
+    """
+    counts = np.bincount(codes[codes >= 0], minlength=1)
+    if posterior is None or (counts > 0).sum() < 2:
         return np.ones(len(codes))
-    counts = np.bincount(codes[codes >= 0], minlength=posterior.shape[1])
-    shortness = 1.0 / np.sqrt(1.0 + counts)
-    need: np.ndarray = (1.0 - posterior.max(1)) * (posterior @ shortness)
-    # Where the model is sure of everything, cover the pool.
-    return need if need.any() else np.ones(len(codes))
+    counts = np.pad(counts, (0, posterior.shape[1] - len(counts)))
+    trust = counts.sum() / (counts.sum() + _TRUSTED * len(counts))
+    need: np.ndarray = (1.0 - trust * posterior.max(1)) * (posterior @ (1.0 + counts) ** (-trust / 2))
+    return need
 
 
 def _check(

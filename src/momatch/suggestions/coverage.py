@@ -15,7 +15,7 @@ from jaxtyping import Float32, Float64, Int64
 from momatch.suggestions.neighborhood import Neighborhood
 
 #: s^2 is this many times the median squared distance to the last neighbour.
-_WIDTH = 1.0
+_WIDTH = 2.0
 #: Rows that are to be covered, at most; the others are like them.
 _MOST_COVERED = 3_000
 _BLOCK = 1_000
