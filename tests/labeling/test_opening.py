@@ -1,8 +1,11 @@
 """From a folder to a session: what is embedded, and who may open it."""
 
+import shutil
+
 import pytest
 
 from momatch.cli.main import main
+from momatch.labeling.answers import Answer
 from momatch.labeling.opening import LabelOptions, open_session
 from tests.labeling.setting import EACH, write_photographs
 
@@ -62,7 +65,28 @@ def test_bad_arguments_end_without_a_traceback(photos, capsys, arguments, messag
     assert message in capsys.readouterr().err
 
 
-def test_features_without_file_names_are_refused(photos, tmp_path, capsys):
+def test_features_of_other_images_are_refused(photos, tmp_path, capsys):
     assert main(["embed", "digits", "--limit", "20", "--backbone", "cnn-tiny", "--out", str(tmp_path / "d.npz")]) == 0
     assert main(["label", str(photos), "--features", str(tmp_path / "d.npz"), "--no-browser"]) == 1
-    assert "without file names" in capsys.readouterr().err
+    assert "embed everything again" in capsys.readouterr().err
+
+
+def test_a_folder_without_any_label_and_images_that_come_later(tmp_path):
+    folder, source = tmp_path / "flat", write_photographs(tmp_path / "photos")
+    folder.mkdir()
+    files = sorted(source.rglob("*.png"))
+    for file in files[:-3]:
+        shutil.copy(file, folder)
+    with open_session(options(folder, classes=("red", "blue"))) as session:
+        assert session.state()["images"] == len(files) - 3
+        assert [one["labels"] for one in session.state()["classes"]] == [0, 0]
+        session.answer({0: Answer("red", "labelled"), 1: Answer("blue", "labelled")})
+    for file in files[-3:]:
+        shutil.copy(file, folder)
+    # The settings of the features file are those it was made with.
+    with open_session(
+        LabelOptions(images=folder, labels=folder / "labels.csv", features=folder / "features.npz", progress=False)
+    ) as session:
+        assert session.state()["images"] == len(files)
+        assert [one["labels"] for one in session.state()["classes"]] == [1, 1]
+    assert main(["suggest", str(folder / "features.npz"), "--labels", str(folder / "labels.csv"), "--n", "2"]) == 0

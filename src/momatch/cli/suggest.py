@@ -30,6 +30,7 @@ class Arguments:
 
     Attributes:
         source: a features file (momatch embed) or the directory of a finished run.
+        labels: features files only: where to read labels, as for momatch train.
         n: images to suggest.
         out: write them to this CSV file, with an empty column label to fill in; likely outliers go to NAME-outliers.csv.
         seed: seed for clusters, and for the images considered if there are many.
@@ -38,6 +39,7 @@ class Arguments:
     """
 
     source: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FEATURES_OR_RUN")]]
+    labels: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
     n: Annotated[int, tyro.conf.arg(metavar="INT")] = 20
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv", help_behavior_hint="")] = None
     seed: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
@@ -53,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     from momatch.suggestions import read_pool
 
     with warnings_said("suggest"):
-        pool = read_pool(arguments.source, trust_code=arguments.trust_code)
+        pool = read_pool(arguments.source, labels=arguments.labels, trust_code=arguments.trust_code)
         found = pool.suggest(arguments.n, seed=arguments.seed)
     if arguments.out is None:
         for line in lines(pool, found):

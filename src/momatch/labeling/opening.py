@@ -18,7 +18,7 @@ class LabelOptions:
     Attributes:
         images: folder of images.
         labels: the manifest.
-        features: the features file; made if it does not exist.
+        features: the features file; made, or brought up to date.
         classes: names of classes that should be there.
         backbone: as of `EmbedOptions`, as are the rest.
         image_size: side of the images in pixels.
@@ -40,7 +40,7 @@ class LabelOptions:
 
 @contextmanager
 def open_session(options: LabelOptions) -> Iterator[Session]:
-    """Embed the images if that was not done yet, and open a session that no other process has.
+    """Embed the images that were not embedded yet, and open a session that no other process has.
 
     Raises:
         ValueError: if the folder, the features or the manifest cannot be used, or another process labels with this manifest.
@@ -68,20 +68,20 @@ def open_session(options: LabelOptions) -> Iterator[Session]:
 
 
 def _open(options: LabelOptions) -> Session:
-    if read_feature_spec(options.features) is None:
-        embed(
-            EmbedOptions(
-                dataset=str(options.images),
-                out=options.features,
-                backbone=options.backbone,
-                image_size=options.image_size,
-                seed=options.seed,
-                device=options.device,
-                progress=options.progress,
-            )
+    spec = read_feature_spec(options.features)
+    wanted = {"backbone": options.backbone, "image_size": options.image_size, "seed": options.seed}
+    given = {name: value for name, value in wanted.items() if value != getattr(LabelOptions, name)}
+    # A file that exists gets the images that are new since, with the settings it was made with.
+    settings = {**({} if spec is None else spec.options), **given}
+    embed(
+        EmbedOptions(
+            dataset=str(options.images),
+            out=options.features,
+            device=options.device,
+            progress=options.progress,
+            **settings,
         )
+    )
     dataset = load_dataset(options.features, progress=options.progress)
-    if not dataset.train.files:
-        raise ValueError(f"{options.features}: got features without file names, expected those of a folder of images")
     paths = Paths(options.images, options.labels, options.features)
     return Session(dataset, paths, options.classes, seed=options.seed)

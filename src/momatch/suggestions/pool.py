@@ -55,22 +55,27 @@ class Pool:
         return self.files[row] if self.files else str(self.dataset_rows[row])
 
 
-def read_pool(source: str | Path, *, trust_code: bool | str = False) -> Pool:
+def read_pool(source: str | Path, *, labels: str | Path | None = None, trust_code: bool | str = False) -> Pool:
     """Read a features file, or the features, labels and predictions of a finished run.
 
     Args:
         source: a features file, or a run directory.
+        labels: where to read the labels of a features file, as for `load_dataset`; a run has its own.
         trust_code: allow importing the run's custom backbone.
 
     Raises:
-        ValueError: if it is neither, the run is not finished, or its data have changed.
+        ValueError: if it is neither, labels are given for a run, the run is not finished, or its data have changed.
     """
     path = Path(source).expanduser()
     if path.is_dir():
+        if labels is not None:
+            raise ValueError(
+                f"labels: got {labels} for the run {source}, expected none: a run has the labels it was trained on"
+            )
         return _of_run(Run.load(path, trust_code=trust_code))
     if read_feature_spec(path) is None:
         raise ValueError(f"{source}: got no features file, expected one made with momatch embed, or a run directory")
-    return _of_features(load_dataset(path))
+    return _of_features(load_dataset(path, labels=labels))
 
 
 def _of_features(dataset: Dataset) -> Pool:
