@@ -12,6 +12,8 @@ import jaxtyping
 import pytest
 import torch
 
+from tests.report import browser
+
 # How long an example takes says more about what else the machine does than about the code.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
@@ -56,3 +58,19 @@ def unchecked() -> Iterator[None]:
 def interruptible():
     """Ctrl-C works in the tests of signals, also where they were started in the background, which ignores it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser; without one, the tests that need it are skipped and say so."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the package playwright")
+    path = browser.find()
+    if path is None:
+        pytest.skip("there is no Chromium on this machine, so the browser test did not run (make browser installs one)")
+    with playwright.sync_playwright() as driver:
+        try:
+            started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"{path} does not start, so the browser test did not run: {error}")
+        yield started
+        started.close()

@@ -10,30 +10,12 @@ import sys
 import threading
 from pathlib import Path
 
-import pytest
-
 from momatch.labeling.server import LabelServer
 from tests.labeling.setting import kind, open_session
-from tests.report import browser
 
 #: Milliseconds; a machine may be busy with other things.
 PATIENCE = 120_000
 EVIL = "</script><img src=x onerror=\"document.title='evil'\"> \"quoted\" & 'single'"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the package playwright")
-    path = browser.find()
-    if path is None:
-        pytest.skip("there is no Chromium on this machine, so the browser test did not run (make browser installs one)")
-    with playwright.sync_playwright() as driver:
-        try:
-            started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"{path} does not start, so the browser test did not run: {error}")
-        yield started
-        started.close()
 
 
 @contextlib.contextmanager

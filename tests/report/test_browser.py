@@ -9,7 +9,6 @@ import torch
 from PIL import Image, ImageStat
 
 from momatch.report import write_page
-from tests.report import browser
 from tests.report.made_up_reports import make_evaluation, make_judged, make_metrics, make_points, make_report, nothing
 
 #: Milliseconds; a machine may be busy with other things.
@@ -19,21 +18,6 @@ TRIES = 20
 COMPLAINTS: list[str] = []
 REQUESTS: list[str] = []
 EVIL = '</script><img src=x onerror="alert(1)"><b>%{x}</b> & $a$'
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the package playwright")
-    path = browser.find()
-    if path is None:
-        pytest.skip("there is no Chromium on this machine, so the browser test did not run (make browser installs one)")
-    with playwright.sync_playwright() as driver:
-        try:
-            started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"{path} does not start, so the browser test did not run: {error}")
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from momatch.algorithms.algorithm import Algorithm, Guess, Outputs, Sizes, Targe
 from momatch.algorithms.alignment import RecentAlignment
 from momatch.algorithms.memory import RecentMemory, similarity
 from momatch.algorithms.projector import Projector
-from momatch.algorithms.targets import one_hot, soft_cross_entropy
+from momatch.algorithms.targets import soft_cross_entropy
 
 
 class CoMatch(Algorithm):
@@ -66,11 +66,7 @@ class CoMatch(Algorithm):
         embeddings, posteriors, seen = self.memory.read()
         neighbors = similarity(weak, embeddings, seen, self.contrast_temperature) @ posteriors.to(own.dtype)
         target = torch.where(seen.any(), self.smoothing * own + (1.0 - self.smoothing) * neighbors, own)
-        self.memory.write(
-            torch.cat([weak, labeled]),
-            torch.cat([own, one_hot(guess.labels, own)]),
-            torch.cat([guess.keep > 0, torch.ones_like(guess.labels, dtype=torch.bool)]),
-        )
+        self.memory.take_up(weak, labeled, own, guess)
         return Targets(target, guess.keep * (target.amax(-1) >= self.cutoff), guess.keep)
 
     def losses(self, outputs: Outputs, pseudo: Targets) -> dict[str, Float[Tensor, ""]]:

@@ -5,6 +5,9 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from momatch.algorithms.algorithm import Guess
+from momatch.algorithms.targets import one_hot
+
 
 def log_similarity(
     queries: Float[Tensor, "n P"], memory: Float[Tensor, "M P"], seen: Bool[Tensor, " M"], temperature: float
@@ -67,6 +70,16 @@ class RecentMemory(nn.Module):
         self.embeddings.index_copy_(0, place, embeddings.to(self.embeddings.dtype))
         self.posteriors.index_copy_(0, place, posteriors.to(self.posteriors.dtype))
         self.written += count
+
+    def take_up(
+        self, weak: Float[Tensor, "u P"], labeled: Float[Tensor, "b P"], posterior: Float[Tensor, "u K"], guess: Guess
+    ) -> None:
+        """Write a batch: unlabelled samples that may count, with their posteriors, then the labelled ones with their labels."""
+        self.write(
+            torch.cat([weak, labeled]),
+            torch.cat([posterior, one_hot(guess.labels, posterior)]),
+            torch.cat([guess.keep > 0, torch.ones_like(guess.labels, dtype=torch.bool)]),
+        )
 
 
 class LabeledMemory(nn.Module):

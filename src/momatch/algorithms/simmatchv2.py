@@ -10,7 +10,7 @@ from momatch.algorithms.algorithm import Algorithm, Guess, Outputs, Sizes, Targe
 from momatch.algorithms.alignment import SMALLEST_SHARE, RecentAlignment
 from momatch.algorithms.memory import RecentMemory, log_similarity, similarity
 from momatch.algorithms.projector import Projector
-from momatch.algorithms.targets import one_hot, soft_cross_entropy
+from momatch.algorithms.targets import soft_cross_entropy
 
 
 class SimMatchV2(Algorithm):
@@ -64,11 +64,7 @@ class SimMatchV2(Algorithm):
         posteriors = posteriors.to(node.dtype)
         edges = similarity(weak, embeddings, seen, self.contrast_temperature)  # (u, M)
         passed = torch.where(seen.any(), self.smoothing * node + (1.0 - self.smoothing) * (edges @ posteriors), node)
-        self.memory.write(
-            torch.cat([weak, labeled]),
-            torch.cat([node, one_hot(guess.labels, node)]),
-            torch.cat([guess.keep > 0, torch.ones_like(guess.labels, dtype=torch.bool)]),
-        )
+        self.memory.take_up(weak, labeled, node, guess)
         notes = {"passed": passed, "edges": edges, "embeddings": embeddings, "posteriors": posteriors, "seen": seen}
         return Targets(node, guess.keep * (node.amax(-1) >= self.cutoff), guess.keep, notes)
 

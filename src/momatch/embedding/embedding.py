@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float16, Float32, Int64, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from momatch._version import __version__
@@ -441,7 +441,8 @@ def _pass_all(
                 for first in range(done.get(name, 0), len(one), options.batch_size):
                     images = one.batch(first, options.batch_size)
                     keys = draw_keys(one.digests[first : first + len(images)]) if name == "train" else None
-                    features, stages = _pass(network, one.shaped(images), keys)
+                    shaped = one.shaped(images)
+                    features, stages = network.plain(shaped) if keys is None else network.views(shaped, keys)
                     writer.write(first, features=features, stages=stages, pictures=_pictures(images, picture))
                     bar.add(len(images) * _views(spec, name))
                     reached += len(images) * _views(spec, name)
@@ -453,13 +454,6 @@ def _pass_all(
         finally:
             journal.sync()
     return total - before
-
-
-def _pass(
-    network: Network, images: UInt8[Tensor, "n C H W"], keys: Int64[Tensor, " n"] | None
-) -> tuple[Float16[np.ndarray, "n V F"], Float32[np.ndarray, "n S"]]:
-    """Features and statistics of a batch: in all views drawn by `keys`, or in the plain view only."""
-    return network.plain(images) if keys is None else network.views(images, keys)
 
 
 def _pictures(images: UInt8[Tensor, "n c h w"], shape: tuple[int, ...]) -> np.ndarray:

@@ -1,11 +1,15 @@
 """The base class of backbones."""
 
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 #: Mean and standard deviation of each channel, for pixels scaled to 0-1.
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+T = TypeVar("T", bound="PretrainedBackbone")
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,29 @@ class Backbone(nn.Module):
                 f"images: got {x.shape[2]} x {x.shape[3]} pixels, expected at least {self.min_size} x {self.min_size}; "
                 "enlarge the images or choose a backbone with fewer strides"
             )
+
+
+class PretrainedBackbone(Backbone):
+    """A backbone whose `network` others have trained, and which may be frozen.
+
+    Attributes:
+        network: the pretrained part.
+        frozen: its weights are fixed: no gradients for parameters, and it stays in evaluation mode.
+    """
+
+    network: Any
+    frozen: bool
+
+    def _adopt(self, network: nn.Module, *, frozen: bool) -> None:
+        """Take the pretrained part; to be called once everything else is in place."""
+        self.network, self.frozen = network, frozen
+        if frozen:
+            self.requires_grad_(False)
+            self.network.eval()
+
+    def train(self: T, mode: bool = True) -> T:
+        """Switch to training mode; a frozen network stays in evaluation mode."""
+        super().train(mode)
+        if self.frozen:
+            self.network.eval()
+        return self

