@@ -41,7 +41,7 @@ def of_random(features, labels, count, seed):
     return np.random.default_rng([seed, len(labels) - len(free)]).choice(free, count, replace=False)
 
 
-def of_rival(name, features, labels, count, seed):
+def of_rival(name, num_classes, features, labels, count, seed):
     """Rows chosen by a strategy of scikit-activeml."""
     from skactiveml import pool
     from skactiveml.classifier import SklearnClassifier
@@ -50,7 +50,7 @@ def of_rival(name, features, labels, count, seed):
         return of_random(features, labels, count, seed)
     given = {"method": "margin_sampling"} if name == "UncertaintySampling" else {}
     if name == "ProbCover":
-        given = {"n_classes": 10}
+        given = {"n_classes": num_classes}
     strategy = getattr(pool, name)(missing_label=-1, random_state=seed, **given)
     arguments = {"X": features, "y": labels, "batch_size": count}
     if name in WITH_MODEL:
@@ -67,18 +67,19 @@ def of_momatch(features, labels, count, seed):
     return suggest(features, labels, n=count, seed=seed).rows
 
 
-def chooser(name):
+def chooser(name, num_classes):
     """The function that chooses rows."""
     if name in (OURS, RANDOM):
         return {OURS: of_momatch, RANDOM: of_random}[name]
-    return lambda *arguments: of_rival(name, *arguments)
+    return lambda *arguments: of_rival(name, num_classes, *arguments)
 
 
 def play(name, features, truth, seed):
     """Budget -> rows labelled at it; and seconds spent on choosing."""
     labels, shown, begin = np.full(len(truth), -1), {}, time.process_time()
+    choose = chooser(name, len(np.unique(truth)))
     for budget in BUDGETS:
-        rows = chooser(name)(features, labels, budget - int((labels >= 0).sum()), seed)
+        rows = choose(features, labels, budget - int((labels >= 0).sum()), seed)
         labels[rows] = truth[rows]
         shown[budget] = np.flatnonzero(labels >= 0).tolist()
     return shown, time.process_time() - begin
