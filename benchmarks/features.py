@@ -23,6 +23,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.semi_supervised import LabelSpreading
 
 from _calibration import chance_error
+from _features import about
 from _record import HERE, spread, write_result
 from momatch import TrainConfig, fit, load_dataset
 from momatch.data.dataset import Dataset, Split
@@ -130,19 +131,19 @@ def main():
     parser.add_argument("--files", type=Path, nargs="+", required=True)
     parser.add_argument("--labels", type=int, nargs="+", default=[4, 10, 40])
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7, 8, 9])
+    parser.add_argument("--draws", nargs="+", choices=DRAWS, default=list(DRAWS))
+    parser.add_argument("--name", default="features", help="of the record")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    found, about = {}, []
+    found, seen = {}, []
     for path in arguments.files:
         dataset = load_dataset(path)
-        about.append(
-            f"{path.stem}: {len(dataset.train):,} images of {dataset.num_classes} classes, {len(dataset.test):,} to test"
-        )
+        seen.append(about(path, dataset))
         for per_class in arguments.labels:
-            for draw in DRAWS:
+            for draw in arguments.draws:
                 runs = []
                 for seed in arguments.seeds:
                     kept = arguments.out / f"{path.stem}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
@@ -153,11 +154,11 @@ def main():
                 found[path.stem, draw, per_class] = runs
     rows, verdict = summarise(found)
     notes = (
-        f"{verdict}efficientnet-lite0; {'; '.join(about)}. Seeds {arguments.seeds}; test accuracy in percent, ours with "
+        f"{verdict}{'; '.join(seen)}. Seeds {arguments.seeds}; test accuracy in percent, ours with "
         "standard deviation. Nearest neighbours and LabelSpreading see features of unit length. Calibration error in 15 "
         "bins."
     )
-    write_result("features", rows, notes, details={" | ".join(map(str, key)): runs for key, runs in found.items()})
+    write_result(arguments.name, rows, notes, details={" | ".join(map(str, key)): runs for key, runs in found.items()})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from _features import about
 from _record import HERE, spread, write_result
 from momatch import TrainConfig, fit, load_dataset, suggest
 from momatch.data.dataset import Dataset, Split
@@ -41,25 +42,27 @@ def of_random(features, labels, count, seed):
     return np.random.default_rng([seed, len(labels) - len(free)]).choice(free, count, replace=False)
 
 
-def of_rival(name, num_classes, features, labels, count, seed):
-    """Rows chosen by a strategy of scikit-activeml."""
+def of_rival(name, num_classes):
+    """The function that chooses rows by a strategy of scikit-activeml."""
     from skactiveml import pool
     from skactiveml.classifier import SklearnClassifier
 
-    if name in WITH_MODEL and len(np.unique(labels[labels >= 0])) < 2:
-        return of_random(features, labels, count, seed)
-    given = {"method": "margin_sampling"} if name == "UncertaintySampling" else {}
-    if name == "ProbCover":
-        given = {"n_classes": num_classes}
-    strategy = getattr(pool, name)(missing_label=-1, random_state=seed, **given)
-    arguments = {"X": features, "y": labels, "batch_size": count}
-    if name in WITH_MODEL:
+    given = {"UncertaintySampling": {"method": "margin_sampling"}, "ProbCover": {"n_classes": num_classes}}
+
+    def choose(features, labels, count, seed):
         classes = np.unique(labels[labels >= 0])
-        model = SklearnClassifier(
-            LogisticRegression(max_iter=1000), classes=classes, missing_label=-1, random_state=seed
-        )
-        arguments |= {"estimator" if name == "Clue" else "clf": model}
-    return np.asarray(strategy.query(**arguments))
+        if name in WITH_MODEL and len(classes) < 2:
+            return of_random(features, labels, count, seed)
+        strategy = getattr(pool, name)(missing_label=-1, random_state=seed, **given.get(name, {}))
+        arguments = {"X": features, "y": labels, "batch_size": count}
+        if name in WITH_MODEL:
+            model = SklearnClassifier(
+                LogisticRegression(max_iter=1000), classes=classes, missing_label=-1, random_state=seed
+            )
+            arguments |= {"estimator" if name == "Clue" else "clf": model}
+        return np.asarray(strategy.query(**arguments))
+
+    return choose
 
 
 def of_momatch(features, labels, count, seed):
@@ -69,9 +72,8 @@ def of_momatch(features, labels, count, seed):
 
 def chooser(name, num_classes):
     """The function that chooses rows."""
-    if name in (OURS, RANDOM):
-        return {OURS: of_momatch, RANDOM: of_random}[name]
-    return lambda *arguments: of_rival(name, num_classes, *arguments)
+    own = {OURS: of_momatch, RANDOM: of_random}
+    return own[name] if name in own else of_rival(name, num_classes)
 
 
 def play(name, features, truth, seed):
@@ -142,15 +144,13 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    found, about = {}, []
+    found, seen = {}, []
     for path in arguments.files:
         dataset = load_dataset(path)
         unit = directions(dataset.train.rows, dataset.features.weak_views)
         # suggest makes the components itself.
         of_rivals, of_ours = leading_components(unit).double().numpy(), unit.numpy()
-        about.append(
-            f"{path.stem}: {len(dataset.train):,} images of {dataset.num_classes} classes, {len(dataset.test):,} to test"
-        )
+        seen.append(about(path, dataset))
         for name in arguments.strategies:
             for seed in arguments.seeds:
                 kept = arguments.out / f"{path.stem}_{name.replace(' ', '-')}_seed{seed}.json"
@@ -164,7 +164,7 @@ def main():
     by = f"scikit-activeml {version('scikit-activeml')}; " if rivals else ""
     notes = (
         f"{verdict}Test accuracy in percent of the default training on features (mean ± standard deviation over seeds "
-        f"{arguments.seeds}). {by}efficientnet-lite0; {'; '.join(about)}."
+        f"{arguments.seeds}). {by}{'; '.join(seen)}."
     )
     details = {" | ".join(key): runs for key, runs in found.items()}
     write_result("suggest", rows, notes, details=details)
