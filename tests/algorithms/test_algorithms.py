@@ -257,17 +257,21 @@ def test_state_is_in_the_state_dict(name):
 @pytest.mark.parametrize("schedule", ["linear", "log", "exp"])
 def test_signal_annealing_leaves_out_what_is_learned_too_soon(schedule):
     algorithm = built("uda", signal_annealing=schedule)
-    log_joint = torch.tensor([[4.0, 0.0, 0.0], [0.5, 0.0, 0.0]], dtype=torch.float64)
-    labels = torch.tensor([0, 0])
+    # Learned well, hardly, and not at all: the last is sure of a wrong class.
+    log_joint = torch.tensor([[4.0, 0.0, 0.0], [0.5, 0.0, 0.0], [0.0, 0.0, 6.0]], dtype=torch.float64)
+    labels = torch.zeros(3, dtype=torch.int64)
     losses = -log_joint.log_softmax(-1)[:, 0]
 
-    def supervised(progress):
-        return float(algorithm.supervised_loss(Outputs({"labeled": Output(log_joint)}, labels, progress)))
+    def supervised(progress, some=slice(None)):
+        outputs = Outputs({"labeled": Output(log_joint[some])}, labels[some], progress)
+        return float(algorithm.supervised_loss(outputs))
 
     assert algorithm.annealed(1.0) == pytest.approx(1.0, abs=0.01)
     assert algorithm.annealed(0.0) == pytest.approx(1 / K, abs=0.01)
     assert supervised(1.0) == pytest.approx(float(losses.mean()))  # of a confidence of 0.96
-    assert supervised(0.2) == pytest.approx(float(losses[1]) / 2 if algorithm.annealed(0.2) > 0.46 else 0.0)
+    some = losses[1:] if algorithm.annealed(0.2) > 0.46 else losses[2:]
+    assert supervised(0.2) == pytest.approx(float(some.mean()))
+    assert supervised(0.2, slice(1)) == 0.0
     rises = [algorithm.annealed(step / 10) for step in range(11)]
     assert rises == sorted(rises)
 
