@@ -95,7 +95,13 @@ def ours(name):
     """Our losses at each step, and all that USB needs to compute its own."""
     own = {"algorithm": name, **({"memory_size": 3 * (B + U)} if name == "comatch" else {}), **VARIANTS.get(name, {})}
     config = TrainConfig(
-        head="linear", embedding_dim=0, labeled_batch_size=B, unlabeled_batch_size=U, **SETTINGS, **own
+        dataset="cifar10",  # whose images may be turned
+        head="linear",
+        embedding_dim=0,
+        labeled_batch_size=B,
+        unlabeled_batch_size=U,
+        **SETTINGS,
+        **own,
     ).resolved()
     network = classifier()
     step = build_step(config, network, torch.full((POOL,), -1), num_labeled=LABELED)

@@ -1,5 +1,6 @@
 """The algorithms sample by sample in float64, written from docs/algorithms.md alone."""
 
+import copy
 import random
 from types import SimpleNamespace
 
@@ -264,34 +265,61 @@ class SimMatch(Contrast):
 
 
 class SimMatchV2(Contrast):
+    """`teach` is `project` by the averaged weights, likewise set by the test."""
+
+    neighbors = 128
+
+    def __init__(self, options, sizes):
+        super().__init__(options, sizes)
+        self.mean_posterior, self.rows = torch.full((self.K,), 1 / self.K, dtype=torch.float64), {}
+
     def targets(self, g):
-        self.q, z = self.aligned(g), [self.project(f).detach() for f in g.features]
+        scaled = [p * (1 / self.K + TINY) / (self.mean_posterior + TINY) for p in g.p]
+        self.own, z = [s / s.sum() for s in scaled], [self.teach(f).detach() for f in g.features]
         self.keep, self.entries = list(g.keep), self.memory
-        self.passed = self.smoothed(self.q, z, self.entries)
+        self.q = [self.propagated(p, query) for p, query in zip(self.own, z, strict=True)]
         vectors = [v for v, _ in self.entries]
         self.edges = [similarities(query, vectors, self.o.contrast_temperature) for query in z] if vectors else []
-        self.remember(g, self.q, z)
-        self.weights = self.confident(self.q, self.keep)
+        kept = [i for i, k in enumerate(g.keep) if k > 0]
+        if kept:
+            self.mean_posterior = 0.9 * self.mean_posterior + 0.1 * sum(g.p[i] for i in kept) / len(kept)
+        self.memory = [*self.memory, *[(z[i], self.own[i]) for i in kept]][-self.o.memory_size :]
+        batch = {}
+        for f, c, row in zip(g.labeled_features, g.labels, g.rows, strict=True):
+            batch.setdefault(int(row), ([], int(c)))[0].append(self.teach(f).detach())
+        self.rows |= {row: (unit(sum(vectors)), c) for row, (vectors, c) in batch.items()}
+        self.weights = self.confident(self.own, self.keep)
         return self.q, self.weights
+
+    def propagated(self, p, query):
+        """Of the node itself: what the walk that ends with probability s at each node finds there."""
+        if not self.rows:
+            return p
+        near = sorted(self.rows.values(), key=lambda entry: -float(query @ entry[0]))[: self.neighbors]
+        vectors, labels = [query, *[v for v, _ in near]], [p, *[one_hot(c, self.K) for _, c in near]]
+        n, s = len(vectors), self.o.smoothing
+        walk = torch.zeros(n, n, dtype=torch.float64)
+        for i in range(n):
+            others = [j for j in range(n) if j != i]
+            walk[i, others] = similarities(vectors[i], [vectors[j] for j in others], self.o.contrast_temperature)
+        shares = s * torch.linalg.inv(torch.eye(n, dtype=torch.float64) - (1 - s) * walk)[0]
+        return sum(share * y for share, y in zip(shares, labels, strict=True))
 
     def terms(self, out, progress):
         node_node = [cross_entropy(x, q) for x, q in zip(out["strong"], self.q, strict=True)]
-        edge_node = [cross_entropy(x, q) for x, q in zip(out["strong"], self.passed, strict=True)]
         edge_edge = node_edge = [torch.zeros((), dtype=torch.float64)] * len(self.q)
         if self.entries:
             edge_edge, node_edge = [], []
-            for f, edges, q in zip(out["features"]["strong"], self.edges, self.q, strict=True):
+            for f, edges, p in zip(out["features"]["strong"], self.edges, self.own, strict=True):
                 strong = similarities(self.project(f), [v for v, _ in self.entries], self.o.contrast_temperature)
                 edge_edge.append(-sum(e * s.log() for e, s in zip(edges, strong, strict=True)))
                 by_edges = TINY + sum(s * y for s, (_, y) in zip(strong, self.entries, strict=True))
                 shares = by_edges / sum(by_edges)
-                node_edge.append(-sum(t * share.log() for t, share in zip(q, shares, strict=True)))
-        u, c = self.o.unlabeled_weight, self.o.contrast_weight
+                node_edge.append(-sum(t * share.log() for t, share in zip(p, shares, strict=True)))
         return {
-            "unlabeled_loss": u * self.mean(self.weights, node_node),
-            "edge_node_loss": u * self.mean(self.confident(self.passed, self.keep), edge_node),
-            "contrast_loss": c * self.mean(self.keep, edge_edge),
-            "node_edge_loss": c * self.mean(self.weights, node_edge),
+            "unlabeled_loss": self.o.unlabeled_weight * self.mean(self.weights, node_node),
+            "contrast_loss": self.o.contrast_weight * self.mean(self.keep, edge_edge),
+            "node_edge_loss": self.o.contrast_weight * self.mean(self.keep, node_edge),
         }
 
 
@@ -312,6 +340,29 @@ def projection(module):
     first, last = module.layers[0], module.layers[2]
 
     def project(features):
+        if isinstance(module.norm, torch.nn.LayerNorm):
+            centered = features - features.mean()
+            features = centered / (centered.square().mean() + module.norm.eps).sqrt()
+            features = features * module.norm.weight + module.norm.bias
         return unit(last.weight @ (first.weight @ features + first.bias).clamp_min(0) + last.bias)
 
     return project
+
+
+class AveragedProjection:
+    """`projection` by a moving average of the weights."""
+
+    def __init__(self):
+        self.count = 0
+
+    def follow(self, module):
+        if self.count == 0:
+            self.module = copy.deepcopy(module)
+        decay = min(0.999, (1 + self.count) / (10 + self.count))
+        with torch.no_grad():
+            for average, value in zip(self.module.parameters(), module.parameters(), strict=True):
+                average.copy_(decay * average + (1 - decay) * value)
+        self.count += 1
+
+    def __call__(self, features):
+        return projection(self.module)(features)

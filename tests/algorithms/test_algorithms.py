@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from momatch.algorithms import ALGORITHMS, Algorithm, Guess, Output, Outputs, Sizes
 from momatch.algorithms.memory import LabeledMemory, RecentMemory, similarity
+from momatch.algorithms.projector import AveragedProjector, Projector
+from momatch.algorithms.propagation import propagate
 from momatch.config.algorithms import OPTIONS
 from tests.algorithms.naive import NAIVE, projection
 
@@ -80,7 +82,7 @@ def run(name, steps=4, changed=None, **kw):
     algorithm, naive = built(name, **changed), NAIVE[name](options_of(name, **changed), SIZES)
     twin = copy.deepcopy(algorithm)
     if hasattr(twin, "projector"):
-        naive.project = projection(twin.projector)
+        naive.project = naive.teach = projection(twin.projector)  # nothing is trained here
     if getattr(twin, "turn", None) is not None:
         naive.turn = twin.turn
     for step in range(steps):
@@ -255,17 +257,21 @@ def test_state_is_in_the_state_dict(name):
 @pytest.mark.parametrize("schedule", ["linear", "log", "exp"])
 def test_signal_annealing_leaves_out_what_is_learned_too_soon(schedule):
     algorithm = built("uda", signal_annealing=schedule)
-    log_joint = torch.tensor([[4.0, 0.0, 0.0], [0.5, 0.0, 0.0]], dtype=torch.float64)
-    labels = torch.tensor([0, 0])
+    # Learned well, hardly, and not at all: the last is sure of a wrong class.
+    log_joint = torch.tensor([[4.0, 0.0, 0.0], [0.5, 0.0, 0.0], [0.0, 0.0, 6.0]], dtype=torch.float64)
+    labels = torch.zeros(3, dtype=torch.int64)
     losses = -log_joint.log_softmax(-1)[:, 0]
 
-    def supervised(progress):
-        return float(algorithm.supervised_loss(Outputs({"labeled": Output(log_joint)}, labels, progress)))
+    def supervised(progress, some=slice(None)):
+        outputs = Outputs({"labeled": Output(log_joint[some])}, labels[some], progress)
+        return float(algorithm.supervised_loss(outputs))
 
     assert algorithm.annealed(1.0) == pytest.approx(1.0, abs=0.01)
     assert algorithm.annealed(0.0) == pytest.approx(1 / K, abs=0.01)
     assert supervised(1.0) == pytest.approx(float(losses.mean()))  # of a confidence of 0.96
-    assert supervised(0.2) == pytest.approx(float(losses[1]) / 2 if algorithm.annealed(0.2) > 0.46 else 0.0)
+    some = losses[1:] if algorithm.annealed(0.2) > 0.46 else losses[2:]
+    assert supervised(0.2) == pytest.approx(float(some.mean()))
+    assert supervised(0.2, slice(1)) == 0.0
     rises = [algorithm.annealed(step / 10) for step in range(11)]
     assert rises == sorted(rises)
 
@@ -294,6 +300,98 @@ def test_labeled_memory_averages_what_occurs_twice():
 def test_similarity_of_an_empty_memory_is_finite():
     weights = similarity(torch.randn(2, 3), torch.zeros(4, 3), torch.zeros(4, dtype=torch.bool), 0.1)
     torch.testing.assert_close(weights, torch.full((2, 4), 0.25))
+
+
+@pytest.mark.parametrize("neighbors", [1, 3, 6])
+def test_labels_are_propagated_over_the_nearest_neighbors_alone(neighbors, monkeypatch):
+    monkeypatch.setattr("momatch.algorithms.simmatchv2.NEIGHBORS", neighbors)
+    monkeypatch.setattr(NAIVE["simmatchv2"], "neighbors", neighbors)
+    for found in run("simmatchv2", steps=6):
+        assert_same(found)
+
+
+def graph_of(smoothing, num_seen, num_memory=4):
+    """Propagated probabilities of samples over a memory, and the samples' own."""
+    generator = torch.Generator().manual_seed(0)
+    own = torch.rand(U, K, generator=generator, dtype=torch.float64).softmax(-1)
+    embeddings, memory = (
+        F.normalize(torch.randn(n, 5, generator=generator, dtype=torch.float64), dim=-1) for n in (U, num_memory)
+    )
+    labels, seen = torch.arange(num_memory) % K, torch.arange(num_memory) < num_seen
+    found = propagate(
+        own, embeddings, memory, labels, seen, neighbors=128, temperature=0.1, smoothing=smoothing
+    )  # fmt: skip
+    return found, own
+
+
+@pytest.mark.parametrize("smoothing", [0.01, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("num_seen", [0, 1, 3, 4])
+def test_propagated_labels_are_distributions(smoothing, num_seen):
+    found, own = graph_of(smoothing, num_seen)
+    assert (found > 0).all()
+    torch.testing.assert_close(found.sum(-1), torch.ones(U, dtype=torch.float64))
+    if num_seen == 0 or smoothing == 1.0:
+        torch.testing.assert_close(found, own)
+
+
+def test_entries_that_were_not_written_have_no_say_in_the_propagation():
+    generator = torch.Generator().manual_seed(1)
+    own = torch.rand(2, K, generator=generator, dtype=torch.float64).softmax(-1)
+    z, memory = (F.normalize(torch.randn(n, 5, generator=generator, dtype=torch.float64), dim=-1) for n in (2, 6))
+    labels, how = torch.arange(6) % K, {"neighbors": 4, "temperature": 0.1, "smoothing": 0.5}
+    some = propagate(own, z, memory, labels, torch.arange(6) < 3, **how)
+    torch.testing.assert_close(some, propagate(own, z, memory[:3], labels[:3], torch.ones(3, dtype=torch.bool), **how))
+
+
+def test_simmatchv2_without_a_share_of_its_own_is_refused():
+    with pytest.raises(ValueError, match=r"smoothing: got 0 with algorithm 'simmatchv2', expected more than 0"):
+        built("simmatchv2", smoothing=0.0)
+
+
+def test_averaged_projector_follows_the_trained_one():
+    torch.manual_seed(0)
+    live = Projector(D_FEATURES, 2, normalize=True).double()
+    average = AveragedProjector(live, decay=0.4).double()
+    features = torch.randn(3, D_FEATURES, dtype=torch.float64)
+    torch.testing.assert_close(average(live, features), live(features))
+    expected = [p.detach().clone() for p in live.parameters()]
+    for step in range(8):
+        with torch.no_grad():
+            for p in live.parameters():
+                p.add_(torch.randn_like(p))
+        decay = min(0.4, (1 + step) / (10 + step))
+        expected = [decay * old + (1 - decay) * p.detach() for old, p in zip(expected, live.parameters(), strict=True)]
+        average.follow(live)
+    twin = copy.deepcopy(live)
+    with torch.no_grad():
+        for p, value in zip(twin.parameters(), expected, strict=True):
+            p.copy_(value)
+    torch.testing.assert_close(average(live, features), twin(features), rtol=1e-6, atol=1e-6)  # the decay is a float32
+    assert not [*average.parameters()]
+    assert not average(live, features).requires_grad
+
+
+def test_simmatchv2_sees_weak_views_as_its_teacher_does():
+    algorithm = built("simmatchv2")
+    algorithm.label(guess_at(0))
+    with torch.no_grad():
+        for p in algorithm.projector.parameters():
+            p.add_(torch.randn_like(p))
+    guess = guess_at(1)
+    algorithm.label(guess)
+    written = algorithm.memory.read()[0][U : 2 * U]
+    torch.testing.assert_close(written, algorithm.teacher(algorithm.projector, guess.features))
+    assert not torch.allclose(written, algorithm.projector(guess.features))
+
+
+def test_moving_alignment_does_not_know_its_own_batch():
+    alignment = built("simmatchv2").alignment
+    first, second = guess_at(0).posterior, guess_at(1).posterior
+    keep = torch.ones(U, dtype=torch.float64)
+    torch.testing.assert_close(alignment(first, keep), first)
+    mean = 0.9 / K + 0.1 * first.mean(0)
+    expected = second * (1 / K + 1e-6) / (mean + 1e-6)
+    torch.testing.assert_close(alignment(second, keep), expected / expected.sum(-1, keepdim=True))
 
 
 def test_an_algorithm_must_define_its_parts():

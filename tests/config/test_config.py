@@ -2,14 +2,14 @@
 
 import json
 import re
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 from docstring_parser import parse
 
 from momatch.config import RUNTIME_KEYS, LossSettings, OptimizerSettings, TrainConfig
 from momatch.config.algorithms import OPTIONS, OWN_SETTINGS
-from momatch.config.settings import BUILT_IN, GROUPS, WITHOUT_CENTERS
+from momatch.config.settings import BUILT_IN, GROUPS, UPRIGHT, WITHOUT_CENTERS
 from momatch.data.catalog import KNOWN
 from momatch.heads import HEADS
 
@@ -178,6 +178,15 @@ def test_runs_on_different_data_have_different_names(tmp_path, monkeypatch):
 
 def test_built_in_datasets_are_those_of_the_catalog():
     assert set(KNOWN) == BUILT_IN
+    assert {name for name, known in KNOWN.items() if not known.flip} == UPRIGHT
+
+
+@pytest.mark.parametrize(("dataset", "weight"), [("digits", 0.0), ("mnist", 0.0), ("cifar10", 0.5), ("photos", 0.5)])
+def test_images_that_turning_would_change_are_not_turned(dataset, weight):
+    config = TrainConfig(dataset=dataset, algorithm="remixmatch")
+    assert config.resolved().rotation_weight == weight
+    assert replace(config, rotation_weight=0.3).resolved().rotation_weight == 0.3
+    assert replace(config, algorithm="flexmatch").resolved().rotation_weight is None
 
 
 def test_former_name_of_the_algorithm_still_works():
@@ -195,7 +204,7 @@ def test_former_name_of_the_algorithm_still_works():
 
 @pytest.mark.parametrize("algorithm", OPTIONS)
 def test_settings_of_an_algorithm_are_filled_in(algorithm):
-    config = TrainConfig(algorithm=algorithm).resolved()
+    config = TrainConfig(dataset="cifar10", algorithm=algorithm).resolved()
     assert config == config.resolved()
     for key in OWN_SETTINGS:
         assert getattr(config, key) == OPTIONS[algorithm].get(key, getattr(TrainConfig, key))

@@ -22,6 +22,7 @@ from momatch.training.step import TrainStep
 K, D, POOL, SIZE = 3, 4, 12, 8
 
 CONFIG = TrainConfig(
+    dataset="cifar10",  # whose images may be turned
     embedding_dim=D,
     labeled_batch_size=4,
     unlabeled_batch_size=8,

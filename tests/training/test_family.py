@@ -10,7 +10,7 @@ import torch
 from momatch.algorithms import Sizes
 from momatch.augment.draws import below, draw
 from momatch.training.step import TURNS, _hashed, _view_number
-from tests.algorithms.naive import NAIVE, projection
+from tests.algorithms.naive import NAIVE, AveragedProjection, projection
 from tests.training.setting import INLIER, POOL, K, small_batch, small_step, with_settings
 from tests.training.test_objective import moment_loss
 
@@ -36,6 +36,7 @@ class Reference:
         options = {field.name: getattr(config, field.name) for field in fields(config)}
         sizes = Sizes(num_classes=K, num_samples=POOL, num_labeled=POOL, num_features=24)
         self.naive = NAIVE[config.algorithm](options, sizes)
+        self.teach = AveragedProjection()
 
     def views(self, batch):
         """Name -> normalised images, in double precision."""
@@ -68,7 +69,8 @@ class Reference:
         own = copy.deepcopy(step.objective.algorithm).double()
         self.parameters = [*self.model.parameters(), *own.parameters()]
         if hasattr(own, "projector"):
-            naive.project = projection(own.projector)
+            naive.project, naive.teach = projection(own.projector), self.teach
+            self.teach.follow(own.projector)
         naive.turn = getattr(own, "turn", None)
         wants = own.wants
         self.guesser = copy.deepcopy(step.average.classifier).double() if wants.guess == "teacher" else self.model

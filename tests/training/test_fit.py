@@ -224,9 +224,10 @@ SETTINGS = {
     "float16": {"precision": "float16"},
     "supervised": {"algorithm": "supervised"},
     "meanteacher": {"algorithm": "meanteacher"},
-    "remixmatch": {"algorithm": "remixmatch", "ramp_up": 0.1},
+    "remixmatch": {"algorithm": "remixmatch", "ramp_up": 0.1, "rotation_weight": 0.5},
     "comatch": {"algorithm": "comatch", "memory_size": 50},
     "simmatch": {"algorithm": "simmatch"},
+    "simmatchv2": {"algorithm": "simmatchv2"},
     "linear": {"head": "linear", "embedding_dim": 0, "accumulate": 2},
 }
 

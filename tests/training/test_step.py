@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from momatch.algorithms import ALGORITHMS
 from momatch.config.presets import PRESETS
@@ -33,7 +34,7 @@ NEW = [name for name in ALGORITHMS if name not in ("flexmatch", "fixmatch", "fre
 SETTINGS += [{"algorithm": algorithm, "moment_order": 0} for algorithm in NEW]
 SETTINGS += [{"algorithm": algorithm, "outliers": "percentile", "accumulate": 2} for algorithm in NEW]
 SETTINGS += [{"algorithm": algorithm, "outliers": "auto", "moment_inliers": True} for algorithm in NEW]
-SETTINGS += [{"algorithm": algorithm, "forward": "split"} for algorithm in ("uda", "comatch", "simmatch", "simmatchv2")]
+SETTINGS += [{"algorithm": algorithm, "forward": "split"} for algorithm in ("uda", "comatch", "simmatch")]
 SETTINGS += [{"moment_order": order} for order in (0, 3, 4)]
 SETTINGS += [{"constraint": constraint} for constraint in ("mmd", "kl")]
 SETTINGS += [{"outliers": rule} for rule in ("percentile", "annealed", "chi2")]
@@ -333,7 +334,12 @@ def test_objective_takes_an_empty_pool_for_supervised_training():
 
 @pytest.mark.parametrize(
     ("algorithm", "reason"),
-    [("mixmatch", "a pass of their own anyway"), ("meanteacher", "their own anyway"), ("pseudolabel", "the very view")],
+    [
+        ("mixmatch", "a pass of their own anyway"),
+        ("meanteacher", "their own anyway"),
+        ("simmatchv2", "their own anyway"),
+        ("pseudolabel", "the very view"),
+    ],
 )
 def test_split_forward_is_refused_where_it_makes_no_sense(algorithm, reason):
     with pytest.raises(ValueError, match=rf"forward: got 'split' with algorithm .*{reason}"):
@@ -349,6 +355,19 @@ def test_what_is_not_a_square_image_is_not_rotated():
     unturned = small_step(with_settings(algorithm="remixmatch", rotation_weight=0.0))
     unturned(flat, lr=0.1, progress=0.0)
     assert metric(unturned, "good_steps") == 1
+
+
+def test_rotated_images_leave_no_trace_in_the_statistics(monkeypatch):
+    """Those of batch norm are for upright images. With turned ones among them, digits lose 14 percentage points."""
+    turned, blank = (small_step(with_settings(algorithm="remixmatch"), batch_norm=True) for _ in range(2))
+    turned(small_batch(), lr=0.05, progress=0.5)
+    monkeypatch.setattr("momatch.training.step._rotate", lambda images, turns: torch.zeros_like(images))
+    blank(small_batch(), lr=0.05, progress=0.5)
+    rotation_losses = [step.interval_metrics()["rotation_loss"] for step in (turned, blank)]
+    assert rotation_losses[0] != rotation_losses[1]
+    for one, other in zip(turned.classifier.buffers(), blank.classifier.buffers(), strict=True):
+        assert torch.equal(one, other)
+    assert all(norm.track_running_stats for norm in turned.classifier.modules() if isinstance(norm, nn.BatchNorm2d))
 
 
 def test_terms_of_an_algorithm_are_logged_by_name():

@@ -81,3 +81,27 @@ class RecentAlignment(nn.Module):
         # Before any batch has counted there is nothing to correct.
         mean = torch.where(self.filled > 0, mean, 1.0 / num_classes)
         return align(posterior, mean.to(posterior.dtype), torch.full_like(mean, 1.0 / num_classes))
+
+
+class MovingAlignment(nn.Module):
+    """SimMatchV2's: a moving average of the posterior, without the batch itself, is aligned to equal frequencies.
+
+    Args:
+        num_classes: K.
+        momentum: of the average, which starts at 1/K.
+    """
+
+    mean: Tensor
+
+    def __init__(self, num_classes: int, *, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.full((num_classes,), 1.0 / num_classes))
+
+    def forward(self, posterior: Float[Tensor, "u K"], keep: Float[Tensor, " u"]) -> Float[Tensor, "u K"]:
+        """Align all samples, then update the average with those that count."""
+        mean = self.mean.to(posterior.dtype)
+        aligned = align(posterior, mean, torch.full_like(mean, 1.0 / len(mean)))
+        counted = (keep > 0).to(posterior.dtype)
+        move_average(self.mean, masked_mean(posterior, counted), counted, self.momentum)
+        return aligned

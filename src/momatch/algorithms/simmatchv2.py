@@ -7,29 +7,39 @@ from jaxtyping import Float
 from torch import Tensor
 
 from momatch.algorithms.algorithm import Algorithm, Guess, Outputs, Sizes, Targets, Wants
-from momatch.algorithms.alignment import SMALLEST_SHARE, RecentAlignment
-from momatch.algorithms.memory import RecentMemory, log_similarity, similarity
-from momatch.algorithms.projector import Projector
+from momatch.algorithms.alignment import SMALLEST_SHARE, MovingAlignment
+from momatch.algorithms.memory import LabeledMemory, RecentMemory, log_similarity, similarity
+from momatch.algorithms.projector import AveragedProjector, Projector
+from momatch.algorithms.propagation import propagate
 from momatch.algorithms.targets import soft_cross_entropy
+
+#: Labelled neighbours over which labels are propagated.
+NEIGHBORS = 128
+#: Momentum of the mean posterior that is aligned.
+ALIGNMENT_MOMENTUM = 0.9
+#: Decay of the teacher's projector.
+TEACHER_DECAY = 0.999
 
 
 class SimMatchV2(Algorithm):
-    """Four consistencies of a weak and a strong view: each may be seen as a node (its posterior) or by its edges to the memory.
+    """A strong view agrees with a weak one, as the teacher sees it, in four ways: each is a node (its posterior) or its edges.
 
     Args:
-        sizes: K and the size of the features.
-        cutoff: minimum confidence of a pseudo-label.
-        smoothing: share of the node's own posterior in what its edges say.
-        memory_size: number of nodes in the memory.
-        alignment_steps: number of batches whose mean posterior is aligned.
+        sizes: K, the number of labelled samples and the size of the features.
+        cutoff: minimum confidence of the aligned posterior.
+        smoothing: share of a node's own posterior when labels are propagated; above 0.
+        memory_size: number of unlabelled nodes in the memory.
         contrast_dim: size of the embeddings.
         contrast_temperature: of edges.
-        unlabeled_weight: weight of the node-node and edge-node consistencies.
-        contrast_weight: weight of the edge-edge and node-edge consistencies.
+        unlabeled_weight: weight of the node-node consistency, whose target is propagated by edges (edge-node).
+        contrast_weight: weight of the edge-edge and of the node-edge consistency.
+
+    Raises:
+        ValueError: if `smoothing` is 0.
     """
 
-    wants = Wants(features=True)
-    terms: ClassVar[tuple[str, ...]] = ("unlabeled_loss", "edge_node_loss", "contrast_loss", "node_edge_loss")
+    wants = Wants(trained=("strong",), guess="teacher", features=True)
+    terms: ClassVar[tuple[str, ...]] = ("unlabeled_loss", "contrast_loss", "node_edge_loss")
 
     def __init__(
         self,
@@ -38,57 +48,73 @@ class SimMatchV2(Algorithm):
         cutoff: float,
         smoothing: float,
         memory_size: int,
-        alignment_steps: int,
         contrast_dim: int,
         contrast_temperature: float,
         unlabeled_weight: float,
         contrast_weight: float,
     ) -> None:
         super().__init__()
+        if smoothing == 0:
+            raise ValueError(
+                "smoothing: got 0 with algorithm 'simmatchv2', expected more than 0: labels that are propagated without end "
+                "no longer depend on the image; 0.9 is the published value"
+            )
         self.cutoff = cutoff
         self.smoothing = smoothing
         self.contrast_temperature = contrast_temperature
         self.unlabeled_weight = unlabeled_weight
         self.contrast_weight = contrast_weight
-        self.projector = Projector(sizes.num_features, contrast_dim)
-        self.alignment = RecentAlignment(sizes.num_classes, length=alignment_steps)
+        self.projector = Projector(sizes.num_features, contrast_dim, normalize=True)
+        self.teacher = AveragedProjector(self.projector, decay=TEACHER_DECAY)
+        self.alignment = MovingAlignment(sizes.num_classes, momentum=ALIGNMENT_MOMENTUM)
         self.memory = RecentMemory(memory_size, contrast_dim, sizes.num_classes)
+        self.labeled_memory = LabeledMemory(sizes.num_labeled, contrast_dim, momentum=0.0)
 
     def label(self, guess: Guess) -> Targets:
-        """The aligned posterior; what the edges make of it; then the memory takes up the batch."""
+        """The aligned posterior, propagated over labelled neighbours; then both memories take up the batch."""
         assert guess.features is not None
         assert guess.labeled_features is not None
-        weak, labeled = self.projector(guess.features), self.projector(guess.labeled_features)
+        self.teacher.follow(self.projector)
+        weak, labeled = (self.teacher(self.projector, x) for x in (guess.features, guess.labeled_features))
         node = self.alignment(guess.posterior, guess.keep)
+        target = propagate(
+            node,
+            weak.to(node.dtype),
+            *self.labeled_memory.read(),
+            neighbors=NEIGHBORS,
+            temperature=self.contrast_temperature,
+            smoothing=self.smoothing,
+        )
         embeddings, posteriors, seen = self.memory.read()
-        posteriors = posteriors.to(node.dtype)
         edges = similarity(weak, embeddings, seen, self.contrast_temperature)  # (u, M)
-        passed = torch.where(seen.any(), self.smoothing * node + (1.0 - self.smoothing) * (edges @ posteriors), node)
-        self.memory.take_up(weak, labeled, node, guess)
-        notes = {"passed": passed, "edges": edges, "embeddings": embeddings, "posteriors": posteriors, "seen": seen}
-        return Targets(node, guess.keep * (node.amax(-1) >= self.cutoff), guess.keep, notes)
+        self.memory.write(weak, node, guess.keep > 0)
+        self.labeled_memory.write(labeled, guess.labels, guess.labeled_indices)
+        notes = {
+            "node": node,
+            "edges": edges,
+            "embeddings": embeddings,
+            "posteriors": posteriors.to(node.dtype),
+            "seen": seen,
+        }
+        return Targets(target, guess.keep * (node.amax(-1) >= self.cutoff), guess.keep, notes)
 
     def losses(self, outputs: Outputs, pseudo: Targets) -> dict[str, Float[Tensor, ""]]:
-        """Node-node, edge-node, edge-edge and node-edge; the last two need something in the memory."""
+        """Node-node with propagated targets, edge-edge and node-edge; the last two need something in the memory."""
         features, notes = outputs["strong"].features, pseudo.notes
         assert features is not None
-        log_joint = outputs["strong"].log_joint
         log_edges = log_similarity(
             self.projector(features), notes["embeddings"], notes["seen"], self.contrast_temperature
         )
+        edge_edge = -(notes["edges"] * log_edges).sum(-1)
         # The memory may not know a class at all.
         by_edges = (log_edges.exp() * notes["seen"]) @ notes["posteriors"] + SMALLEST_SHARE
-        node_edge = -(pseudo.target * (by_edges / by_edges.sum(-1, keepdim=True)).log()).sum(-1)
-        edge_edge = -(notes["edges"] * log_edges).sum(-1)
-        passed = notes["passed"]
-        passed_weight = pseudo.keep * (passed.amax(-1) >= self.cutoff)
-        is_filled = notes["seen"].any()
+        node_edge = -(notes["node"] * (by_edges / by_edges.sum(-1, keepdim=True)).log()).sum(-1)
+        weight = pseudo.keep * notes["seen"].any()
+        node_node = soft_cross_entropy(outputs["strong"].log_joint, pseudo.target)
         return {
-            "unlabeled_loss": self.unlabeled_weight
-            * (pseudo.weight * soft_cross_entropy(log_joint, pseudo.target)).mean(),
-            "edge_node_loss": self.unlabeled_weight * (passed_weight * soft_cross_entropy(log_joint, passed)).mean(),
-            "contrast_loss": self.contrast_weight * (pseudo.keep * edge_edge * is_filled).mean(),
-            "node_edge_loss": self.contrast_weight * (pseudo.weight * node_edge * is_filled).mean(),
+            "unlabeled_loss": self.unlabeled_weight * (pseudo.weight * node_node).mean(),
+            "contrast_loss": self.contrast_weight * (weight * edge_edge).mean(),
+            "node_edge_loss": self.contrast_weight * (weight * node_edge).mean(),
         }
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"] | None:

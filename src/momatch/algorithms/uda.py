@@ -10,7 +10,6 @@ from torch import Tensor
 
 from momatch.algorithms.algorithm import Algorithm, Guess, Outputs, Sizes, Targets
 from momatch.algorithms.targets import sharpen, soft_cross_entropy
-from momatch.heads import log_posterior
 
 Annealing = Literal["none", "linear", "log", "exp"]
 
@@ -23,8 +22,8 @@ class UDA(Algorithm):
         cutoff: minimum confidence.
         temperature: of the sharpening.
         unlabeled_weight: weight of the loss.
-        signal_annealing: how the confidence from which on a labelled sample does not count rises to 1: "linear", "log" (fast at
-            first) or "exp" (fast at the end); "none" counts them all.
+        signal_annealing: how the probability of its class from which on a labelled sample does not count rises to 1: "linear",
+            "log" (fast at first) or "exp" (fast at the end); "none" counts them all.
     """
 
     def __init__(
@@ -49,13 +48,13 @@ class UDA(Algorithm):
         return Targets(sharpen(guess.posterior, self.temperature), weight, guess.keep)
 
     def supervised_loss(self, outputs: Outputs) -> Float[Tensor, ""]:
-        """Cross-entropy of the labelled samples below the annealed confidence; the mean is over all of them."""
+        """Mean cross-entropy of the labelled samples whose class is less probable than the annealed confidence."""
         log_joint = outputs["labeled"].log_joint
         if self.signal_annealing == "none":
             return super().supervised_loss(outputs)
-        confidence = log_posterior(log_joint.detach()).exp().amax(-1)
-        counts = (confidence <= self.annealed(outputs.progress)).to(log_joint.dtype)
-        return (counts * F.cross_entropy(log_joint, outputs.labels, reduction="none")).mean()
+        sample_losses = F.cross_entropy(log_joint, outputs.labels, reduction="none")
+        counts = ((-sample_losses.detach()).exp() <= self.annealed(outputs.progress)).to(log_joint.dtype)
+        return (counts * sample_losses).sum() / counts.sum().clamp_min(1.0)
 
     def annealed(self, progress: float) -> float:
         """The confidence up to which a labelled sample counts: from about 1/K to 1."""

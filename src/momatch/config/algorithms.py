@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-#: Values of CoMatch, SimMatch and SimMatchV2 that are the same.
+#: Values of CoMatch and SimMatch that are the same.
 _CONTRAST: dict[str, Any] = {"unlabeled_weight": 1.0, "smoothing": 0.9, "alignment_steps": 32, "contrast_weight": 1.0}
 
 #: Name -> the settings it has besides `cutoff` and `fairness_weight`, with their defaults.
@@ -29,7 +29,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "comatch": _CONTRAST
     | {"memory_size": 2560, "contrast_dim": 64, "contrast_temperature": 0.2, "contrast_cutoff": 0.8},
     "simmatch": _CONTRAST | {"contrast_dim": 128, "contrast_temperature": 0.1},
-    "simmatchv2": _CONTRAST | {"memory_size": 2560, "contrast_dim": 128, "contrast_temperature": 0.1},
+    "simmatchv2": {
+        "unlabeled_weight": 1.0,
+        "smoothing": 0.9,
+        "memory_size": 2560,
+        "contrast_dim": 128,
+        "contrast_temperature": 0.1,
+        "contrast_weight": 1.0,
+    },
 }
 
 #: Every setting that only some algorithms have.
@@ -42,14 +49,14 @@ PROTOCOLS: dict[str, dict[str, dict[str, Any]]] = {
         "pseudolabel": _EQUAL_BATCHES,
         "meanteacher": _EQUAL_BATCHES,
         "uda": {"cutoff": 0.8},
-        "mixmatch": _EQUAL_BATCHES,
-        "remixmatch": _EQUAL_BATCHES,
+        "mixmatch": _EQUAL_BATCHES | {"ramp_up": 1 / 64},
+        "remixmatch": _EQUAL_BATCHES | {"rotation_weight": 2.0, "ramp_up": 1 / 8},
     },
     "paper-stl10": {
         "pseudolabel": _EQUAL_BATCHES,
         "meanteacher": _EQUAL_BATCHES,
         "uda": {"cutoff": 0.8},
-        "mixmatch": _EQUAL_BATCHES | {"unlabeled_weight": 50.0},
+        "mixmatch": _EQUAL_BATCHES | {"unlabeled_weight": 50.0, "ramp_up": 1 / 64},
         "remixmatch": _EQUAL_BATCHES,
         "comatch": {"contrast_weight": 5.0},
     },

@@ -41,6 +41,8 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 #: Datasets that momatch loads by name (`momatch.data.catalog.KNOWN`). Their labels are all known, and a few are shown.
 BUILT_IN = frozenset({"digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "svhn", "stl10"})
+#: Those in which a mirrored or turned image may show another class, or none: a turned 6 is a 9.
+UPRIGHT = frozenset({"digits", "mnist", "kmnist", "svhn"})
 #: Default of `labels_per_class` for them; 0 means all, for a user's own data.
 SHOWN_LABELS = 4
 
@@ -216,14 +218,15 @@ class LossSettings(_Settings):
         unlabeled_weight: weight of the pseudo-label loss. Default: 1; 50 for meanteacher, 75 for mixmatch, 1.5 for remixmatch.
         ramp_up: fraction of the training over which that weight rises from 0 (pseudolabel, meanteacher, mixmatch, remixmatch).
         temperature: sharpen pseudo-labels by this temperature (uda, mixmatch, remixmatch).
-        signal_annealing: leave out labelled images whose confidence exceeds a threshold that rises in this way (uda).
+        signal_annealing: leave out labelled images whose class's probability exceeds a threshold that rises in this way (uda).
         mix_alpha: parameter of the Beta distribution that mixing shares are drawn from; 0 mixes nothing (mixmatch, remixmatch).
         anchor_weight: weight of the loss of the strong view that is not mixed (remixmatch).
-        rotation_weight: weight of telling rotations apart; 0 rotates nothing (remixmatch).
+        rotation_weight: weight of telling rotations apart; 0 rotates nothing (remixmatch). Default: 0.5; 0 where a turned image
+            may show another class (digits, mnist, kmnist, svhn).
         smoothing: share of an image's own posterior in its pseudo-label; the rest is its neighbours' (comatch, simmatch,
-            simmatchv2).
+            simmatchv2, which needs more than 0).
         memory_size: number of images in the memory of embeddings (comatch, simmatchv2).
-        alignment_steps: align the mean posterior of this many steps to equal class frequencies (comatch, simmatch, simmatchv2).
+        alignment_steps: align the mean posterior of this many steps to equal class frequencies (comatch, simmatch).
         contrast_dim: size of the embeddings whose similarities are compared (comatch, simmatch, simmatchv2).
         contrast_temperature: temperature of these similarities.
         contrast_cutoff: minimum agreement of two pseudo-labels for their images to count as similar (comatch).
@@ -534,7 +537,10 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
 
     def resolved(self) -> "TrainConfig":
         """These settings with all defaults that depend on other settings filled in."""
-        config = self.for_head(self.head).for_algorithm(self.algorithm)
+        loss = self
+        if self.algorithm == "remixmatch" and self.rotation_weight is None and self.dataset in UPRIGHT:
+            loss = replace(self, rotation_weight=0.0)
+        config = loss.for_head(self.head).for_algorithm(self.algorithm)
         shown = self.labels_per_class
         if shown is None:
             shown = default_labels(self.dataset)

@@ -5,7 +5,7 @@ With several processes it is the loss of the global batch: algorithm and constra
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,6 +56,12 @@ class Embeddings:
         common = {name: views[name] for name in ("labeled", "weak", "strong") if name in views}
         others = {name: z for name, z in views.items() if name not in common}
         return cls(**common, others=others, features=features or {})
+
+    @classmethod
+    def joined(cls, parts: Sequence["Embeddings"]) -> "Embeddings":
+        """Of several passes, each of other views."""
+        views = {name: z for part in parts for name, z in part.items()}
+        return cls.of(views, {name: value for part in parts for name, value in part.features.items()})
 
     def items(self) -> Iterator[tuple[str, Float[Tensor, "_ D"]]]:
         """Names and embeddings of all views."""

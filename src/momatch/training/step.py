@@ -5,8 +5,8 @@ normalises them.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,9 +107,8 @@ class TrainStep:
         self._check_forward()
         state = [*classifier.buffers(), *state_tensors(optimizer).values(), *objective.algorithm.buffers()]
         self._guard = Guard([*self._parameters, *state])
-        self._statistics = [
-            buffer for module in classifier.modules() if isinstance(module, _NormBase) for buffer in _statistics(module)
-        ]
+        self._norms = [module for module in classifier.modules() if isinstance(module, _NormBase)]
+        self._statistics = [buffer for module in self._norms for buffer in _statistics(module)]
 
     def __call__(self, batch: Batch, *, lr: float, progress: float) -> None:
         """Train on `batch` and add to `metrics`, which stay on the device.
@@ -265,17 +264,25 @@ class TrainStep:
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
 
     def _embed(self, images: Mapping[str, Tensor]) -> Embeddings:
-        """Pass with gradient whatever is to be trained, in one batch; with forward="split", the guessed views before it."""
+        """Pass with gradient whatever is to be trained, in one batch; with forward="split", the guessed views before it.
+
+        Rotated images pass alone.
+        """
         wants = self.objective.algorithm.wants
         names = [*(["labeled"] if wants.labeled else []), *wants.trained]
         names += [f"mixed_{name}" for name in ("labeled", *wants.mixed) if wants.mixed]
-        names += ["rotated"] if wants.rotated is not None else []
         if self.options.forward == "joint" or not wants.guessed:
-            return self._pass(self.classifier, {name: images[name] for name in names})
-        with torch.no_grad():
-            weak = self._pass(self.classifier, {name: images[name] for name in wants.guessed})
-        z = self._pass(self.classifier, {name: images[name] for name in names if name not in wants.guessed})
-        return Embeddings.of({**dict(z.items()), **dict(weak.items())}, {**z.features, **weak.features})
+            parts = [self._pass(self.classifier, {name: images[name] for name in names})]
+        else:
+            with torch.no_grad():
+                weak = self._pass(self.classifier, {name: images[name] for name in wants.guessed})
+            rest = {name: images[name] for name in names if name not in wants.guessed}
+            parts = [self._pass(self.classifier, rest), weak]
+        if wants.rotated is not None:
+            # Alone and without a trace in the statistics of batch norm, which are those of upright images.
+            with _untracked(self._norms):
+                parts.append(self._pass(self.classifier, {"rotated": images["rotated"]}))
+        return parts[0] if len(parts) == 1 else Embeddings.joined(parts)
 
     def _pass(self, classifier: Classifier, images: Mapping[str, Tensor]) -> Embeddings:
         """All views in one batch through the network."""
@@ -385,6 +392,19 @@ def _to_single(z: Tensor) -> Tensor:
 def _hashed(*key: int) -> int:
     """A seed of 56 bits."""
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "little")
+
+
+@contextmanager
+def _untracked(norms: Sequence[_NormBase]) -> Iterator[None]:
+    """Layers normalise by the statistics of the batch, and leave their running ones as they are."""
+    tracked = [module for module in norms if module.track_running_stats]
+    for module in tracked:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in tracked:
+            module.track_running_stats = True
 
 
 def _statistics(module: _NormBase) -> list[Tensor]:
