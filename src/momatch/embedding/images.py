@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from momatch.data.content import Digests, as_bytes, file_digests, pixel_digests
-from momatch.data.dataset import Dataset
+from momatch.data.dataset import NO_CLASS, Dataset
 from momatch.data.image_files import ImageFiles, load_files
 from momatch.data.listing import list_files
 from momatch.data.load import BY_NAME, dataset_name
@@ -143,14 +143,16 @@ def _of_files(
     files: ImageFiles, name: str, options: LoadOptions, limits: Mapping[str, int | None], seed: int
 ) -> Listing:
     labels = torch.from_numpy(files.labels)
+    has_class = np.flatnonzero(files.labels != NO_CLASS)
+    num_train = int((has_class < files.num_train).sum())
     splits = {}
-    for split, first, last in (("train", 0, files.num_train), ("test", files.num_train, len(files.paths))):
-        if first < last:
-            rows = first + _chosen(labels[first:last], limits[split], seed)
+    for split, usable in (("train", has_class[:num_train]), ("test", has_class[num_train:])):
+        if len(usable):
+            rows = usable[_chosen(labels[torch.from_numpy(usable)], limits[split], seed)]
             paths = tuple(files.paths[row] for row in rows)
             digests = file_digests(files.root, paths, options.cache_dir)
             splits[split] = ListedSplit(labels[torch.from_numpy(rows)], paths, digests, rows)
-    return Listing(name, files.class_names, splits, files.num_train, _Files(files, name, options))
+    return Listing(name, files.class_names, splits, num_train, _Files(files, name, options))
 
 
 @dataclass(frozen=True)
