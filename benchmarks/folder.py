@@ -58,6 +58,12 @@ def finished(process: subprocess.Popen[str], begin: float) -> dict[str, float]:
     return {"seconds": time.perf_counter() - begin, "CPU seconds": usage.ru_utime + usage.ru_stime}
 
 
+def cpu_seconds(process: subprocess.Popen[str]) -> float:
+    """Of a running command so far (Linux)."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def timed(words: list[str], out: Path) -> dict[str, object]:
     """A row of the table for a command that runs by itself."""
     begin = time.perf_counter()
@@ -82,7 +88,12 @@ def labeled_on_the_page(words: list[str], truth: dict[str, str], out: Path) -> t
         return offers[0]
 
     offer = offered()
-    ready, waits = time.perf_counter() - begin, []
+    row = {
+        "command": f"`{shlex.join(['momatch', *words])}`, up to the first photograph",
+        "seconds": time.perf_counter() - begin,
+        "CPU seconds": cpu_seconds(process),
+    }
+    waits = []
     for _ in range(LABELS):
         time.sleep(LOOKS)
         sent = time.perf_counter()
@@ -92,7 +103,6 @@ def labeled_on_the_page(words: list[str], truth: dict[str, str], out: Path) -> t
     state = ask("state")
     process.send_signal(signal.SIGINT)
     used = finished(process, begin)
-    row = {"command": f"`{shlex.join(['momatch', *words])}`, up to the first photograph", "seconds": ready}
     sentence = (
         f"{LABELS} answers: the next photograph after {statistics.median(waits):.2f} s (median), {max(waits):.2f} s at most; "
         f"{state['right']} of {state['guesses']} guesses were right; the whole session used {used['CPU seconds']:.0f} s of CPU."
