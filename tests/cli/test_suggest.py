@@ -1,6 +1,7 @@
 """``momatch suggest`` on a features file and on a run."""
 
 import csv
+import shutil
 
 import pytest
 
@@ -8,6 +9,7 @@ from momatch import TrainConfig, fit
 from momatch.cli.main import main
 from momatch.data.load import load_dataset
 from momatch.embedding import embed
+from tests.embedding.folders import folder_options
 from tests.embedding.setting import small_options
 
 
@@ -54,3 +56,27 @@ def test_printed_names_are_rows_where_there_are_no_files(embedded, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= 3
     assert all(line.split()[0].isdigit() and "sure" in line for line in lines[:3])
+
+
+def test_what_is_of_no_class_is_never_offered_nor_its_copies(tmp_path, capsys):
+    options = folder_options(tmp_path)
+    shutil.copy(tmp_path / "pets/unlabeled/cat0.png", tmp_path / "pets/unlabeled/copy.png")
+    embed(options)
+    features, labels = str(options.out), tmp_path / "labels.csv"
+    given = "path,label,status\ncat/0.png,cat,\ndog/0.png,dog,\ncat/1.png,cat,\ndog/1.png,dog,\n"
+    names = ("unlabeled/cat0.png", "unlabeled/copy.png")
+
+    def offered(*words):
+        assert main(["suggest", *words, "--n", "100"]) == 0
+        return {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+
+    labels.write_text(given)
+    assert len(offered(features, "--labels", str(labels)) & set(names)) == 1, "one of two copies"
+    labels.write_text(given + "unlabeled/cat0.png,,none\n")
+    assert not offered(features, "--labels", str(labels)) & set(names)
+    config = TrainConfig.preset(
+        "features", dataset=features, labels=str(labels), run_dir=str(tmp_path / "run"), steps=5, progress=False
+    )
+    fit(config, trust_code=True)
+    capsys.readouterr()
+    assert not offered(str(tmp_path / "run"), "--trust-code") & set(names)

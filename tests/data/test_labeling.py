@@ -217,3 +217,41 @@ def test_files_of_the_older_format_are_read_with_their_labels(tmp_path, options)
     assert dataset.digest() == load_dataset(options.out, labels="stored").digest()
     with pytest.raises(ValueError, match=r"old.npz was made by momatch .*, which did not record its images"):
         embed(replace(options, out=old))
+
+
+def test_images_of_no_class_are_known_but_not_used(tmp_path, options):
+    manifest = tmp_path / "pets/labels.csv"
+    manifest.write_text(
+        "path,label,status\ncat/0.png,cat,\ndog/0.png,dog,none\nunlabeled/cat0.png,,none\nunlabeled/dog0.png,,skipped\n"
+        "test/cat/0.png,,none\n"
+    )
+    stored = load_dataset(options.out, labels="stored")
+    now = load_dataset(options.out, labels=manifest)
+    assert len(now.train) == len(stored.train) - 1
+    assert len(now.test) == len(stored.test) - 1
+    assert not {"unlabeled/cat0.png", "test/cat/0.png"} & {*now.train.files, *now.test.files}
+    assert by_file(now.train, now.class_names)["dog/0.png"] == "dog"
+    assert now.no_class.files == ("unlabeled/cat0.png",)
+    assert now.no_class.labels.tolist() == [-2]
+    where = stored.train.files.index("unlabeled/cat0.png")
+    assert torch.equal(now.no_class.features[0], stored.train.features[where])
+    assert len(now.train.features) == len(now.train), "the features of the images in use"
+    assert now.labeling.dropped == 0
+    assert now.no_class_notes()[0].startswith("1 images are of no class")
+
+
+def test_a_manifest_that_was_embedded_says_later_what_is_of_no_class(tmp_path, options):
+    manifest = tmp_path / "pets/own.csv"
+    rows = ["cat/0.png,cat", "cat/1.png,cat", "dog/0.png,dog", "unlabeled/cat0.png,", "unlabeled/dog0.png,"]
+    manifest.write_text("path,label\n" + "".join(f"{row}\n" for row in rows))
+    own = replace(options, dataset=str(manifest), out=tmp_path / "own.npz")
+    embed(own)
+    manifest.write_text(
+        "path,label,status\n" + "".join(f"{row},\n" for row in rows[:-1]) + "unlabeled/dog0.png,,none\n"
+    )
+    now = load_dataset(own.out)
+    assert (len(now.train), now.no_class.files, now.labeling.dropped) == (4, ("unlabeled/dog0.png",), 0)
+    # Embedding again leaves it out; nobody misses it.
+    assert embed(own).train == 4
+    again = load_dataset(own.out)
+    assert (len(again.train), again.no_class, again.labeling.missing) == (4, None, 0)

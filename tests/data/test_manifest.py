@@ -50,6 +50,52 @@ def test_parquet_agrees_with_csv(manifest, options):
     assert csv.class_names == parquet.class_names
 
 
+def with_status(manifest, statuses):
+    """The manifest with a column more."""
+    rows = [(*row, status) for row, status in zip(ROWS, statuses, strict=True)]
+    return write(manifest, rows, header="path,label,split,status")
+
+
+def test_an_image_of_no_class_is_apart(manifest, options):
+    before, _ = load_manifest("list.csv", manifest, options)
+    # The label counts, whatever the status says, and other statuses mean nothing.
+    path = with_status(manifest, ("none", "labelled", "None", "none", "skipped"))
+    dataset, report = load_manifest("list.csv", path, options)
+    assert dataset.train.labels.tolist() == [0, 1, 1]
+    assert dataset.train.images[:, 0, 0, 0].tolist() == [10, 30, 35]
+    assert dataset.train.files == ("pets/cat/0.png", "pets/dog/0.png", "pets/dog/1.png")
+    assert dataset.test.labels.tolist() == [0]
+    assert dataset.no_class.labels.tolist() == [-2]
+    assert dataset.no_class.images[:, 0, 0, 0].tolist() == [15]
+    assert dataset.no_class.files == ("pets/cat/1.png",)
+    assert report.notes == ["1 images are of no class (status none in the manifest) and are left out"]
+    assert before.no_class is None
+    assert report.cache == load_manifest("list.csv", manifest, options)[1].cache, "nothing was decoded again"
+
+
+def test_an_image_of_no_class_does_not_test(manifest, options):
+    write(
+        manifest, [(*row, "") for row in ROWS[:3]] + [("pets/cat/2.png", "", "test", "none")], "path,label,split,status"
+    )
+    dataset, _ = load_manifest("list.csv", manifest, options)
+    assert dataset.test is None
+    assert dataset.no_class.files == ("pets/cat/2.png",)
+
+
+def test_status_in_parquet(manifest, options):
+    path = manifest.with_suffix(".parquet")
+    columns = {"path": [row[0] for row in ROWS[:3]], "label": ["a", "b", None], "status": [None, "none", "none"]}
+    pq.write_table(pa.table(columns), path)
+    dataset, _ = load_manifest("list", path, options)
+    assert (dataset.train.labels.tolist(), dataset.no_class.files) == ([0, 1], ("pets/cat/1.png",))
+
+
+def test_a_file_is_not_of_no_class_and_unlabelled_at_once(manifest, options):
+    write(manifest, [(*row, "") for row in ROWS] + [("pets/cat/1.png", "", "train", "none")], "path,label,split,status")
+    with pytest.raises(DataError, match=r"lines 4 and 7 give pets/cat/1\.png different"):
+        load_manifest("list.csv", manifest, options)
+
+
 def test_parquet_numbers_with_gaps_keep_their_values(manifest, options):
     labels = pa.array([2.0, 10.0, float("nan"), None, 0.0])
     table = pa.table({"path": [row[0] for row in ROWS], "label": labels})

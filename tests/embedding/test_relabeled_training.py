@@ -8,6 +8,7 @@ import pytest
 from momatch.cli import main as cli
 from momatch.config import TrainConfig
 from momatch.data.labeling import STORED
+from momatch.data.load import load_dataset
 from momatch.embedding import embed
 from momatch.inference.evaluate import evaluate_run
 from momatch.report.collect import collect
@@ -141,3 +142,24 @@ def test_default_of_labels_per_class_is_for_built_in_data():
     assert TrainConfig(dataset="cifar10").resolved().labels_per_class == 4
     assert TrainConfig(dataset="photos").resolved().labels_per_class == 0
     assert replace(TrainConfig(dataset="photos"), labels_per_class=3).resolved().labels_per_class == 3
+
+
+def test_images_of_no_class_are_neither_labelled_nor_in_the_pool(folder):
+    listed = [file.relative_to(folder / "pets") for file in sorted((folder / "pets").glob("[cde]*/*.png"))]
+    text = "path,label,status\n" + "".join(f"{file},{file.parent},\n" for file in listed)
+    (folder / "pets/labels.csv").write_text(text)
+    whole = trained(folder, "whole", labels=str(folder / "pets/labels.csv"))
+    (folder / "pets/labels.csv").write_text(text + "unlabeled/cat0.png,,none\nunlabeled/cat1.png,,none\n")
+    run = trained(folder, "less", labels=str(folder / "pets/labels.csv"))
+    before, after = (read_data_record(each.directory) for each in (whole, run))
+    assert (before.train - after.train, before.labeled - after.labeled) == (2, 0)
+    assert any(note.startswith("2 images are of no class") for note in after.notes)
+    # The run knows them again, and so does whoever takes its labels for a manifest.
+    for dataset in (
+        load_run_data(run.directory),
+        load_dataset(folder / "features.npz", labels=run.directory / "labels.csv"),
+    ):
+        assert sorted(dataset.no_class.files) == ["unlabeled/cat0.png", "unlabeled/cat1.png"]
+        assert not set(dataset.no_class.files) & set(dataset.train.files)
+    assert "status" not in (whole.directory / "labels.csv").read_text()
+    assert 0 <= evaluate_run(run)["accuracy"] <= 1

@@ -107,6 +107,31 @@ def test_files_that_cannot_be_decoded_are_tried_once(tmp_path):
         assert embed(options).passed == 5
 
 
+def test_copies_of_a_file_that_cannot_be_decoded_count_one_by_one(tmp_path):
+    options = folder_options(tmp_path)
+    for number in range(10):
+        (tmp_path / f"pets/cat/empty{number}.png").write_bytes(b"")
+    with pytest.warns(DataWarning) as said:
+        assert embed(options).train == 42
+    assert "9 more files are copies of these" in str(said[-1].message)
+    # The limit is for all files, known or new.
+    (tmp_path / "pets/cat/empty.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"11 files or rows cannot be used, expected at most 10:\n  cat/empty\.png"):
+        embed(options)
+    (tmp_path / "pets/cat/empty.png").write_bytes(b"no image")
+    with pytest.warns(DataWarning, match="none of the 1 files"), pytest.raises(ValueError, match="11 files or rows"):
+        embed(options)
+
+
+def test_many_empty_files_are_refused_at_once(tmp_path):
+    options = folder_options(tmp_path)
+    for number in range(11):
+        (tmp_path / f"pets/cat/empty{number}.png").write_bytes(b"")
+    with pytest.warns(DataWarning, match="skipped: 1 files"), pytest.raises(ValueError, match="11 files or rows"):
+        embed(options)
+    assert not options.out.exists()
+
+
 def test_a_split_without_a_readable_file_is_left_out(tmp_path):
     options = folder_options(tmp_path)
     for path in (tmp_path / "pets/test").rglob("*.png"):

@@ -16,11 +16,11 @@ COLORS = {"red": (200, 40, 40), "blue": (40, 40, 200)}
 EACH = 12
 
 
-def write_photographs(folder: Path) -> Path:
-    """Two labelled and `EACH` unlabelled photographs of each kind; the kind is in the file name."""
+def write_photographs(folder: Path, each: int = EACH) -> Path:
+    """Two labelled and `each` unlabelled photographs of each kind; the kind is in the file name."""
     rng = np.random.default_rng(0)
     for name, color in COLORS.items():
-        for number in range(EACH + 2):
+        for number in range(each + 2):
             noise = rng.normal(0, 25, (24, 32, 3))
             pixels = np.clip(np.array(color) + noise + rng.normal(0, 15, 3), 0, 255).astype(np.uint8)
             path = folder / (name if number < 2 else "unlabeled") / f"{name}{number}.png"

@@ -10,9 +10,15 @@ import sys
 import threading
 from pathlib import Path
 
-from momatch.labeling.server import LabelServer
-from tests.labeling.setting import kind, open_session
+import pytest
 
+from momatch.data.load import load_dataset
+from momatch.labeling.server import LabelServer
+from tests.labeling.setting import embed_photographs, kind, open_session, write_photographs
+
+#: Filters of warnings belong to the process, not to a thread. A picture that is made while the model is fitted can end the
+#: fit's own filter early.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 #: Milliseconds; a machine may be busy with other things.
 PATIENCE = 120_000
 EVIL = "</script><img src=x onerror=\"document.title='evil'\"> \"quoted\" & 'single'"
@@ -109,6 +115,25 @@ def test_labels_by_keyboard_undo_reload_and_the_end(chromium, photos):
         page.keyboard.press(".")
         commands = page.locator("dialog code").all_inner_texts()
         assert [command.split()[1] for command in commands[1:]] == ["train", "predict", "export"]
+
+
+def test_forty_labels_by_keyboard(chromium, tmp_path):
+    folder = write_photographs(tmp_path / "photos", each=24)
+    embed_photographs(folder)
+    with served(folder) as address, visited(chromium, address) as page:
+        named = []
+        for _ in range(40):
+            named.append(label_one(page))
+            assert labels(folder)[named[-1]]["label"] == kind(named[-1]), "on disk before the next image shows"
+        page.wait_for_function("() => document.querySelector('#progress').textContent.startsWith('44 of 52')")
+        # The model followed: it guessed before it knew.
+        page.wait_for_function("() => document.querySelector('#accuracy').textContent.includes('right before it knew')")
+    assert len(set(named)) == 40
+    found = labels(folder)
+    assert [found[name]["label"] for name in named] == [kind(name) for name in named]
+    assert sum(row["guess"] != "" for row in found.values()) >= 10
+    dataset = load_dataset(folder / "features.npz", labels=folder / "labels.csv")
+    assert ((dataset.train.labels >= 0).sum(), len(dataset.train)) == (44, 52)
 
 
 def test_a_whole_grid_at_once_on_a_phone(chromium, photos):

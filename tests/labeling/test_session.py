@@ -76,8 +76,13 @@ def test_skipped_and_none_are_not_offered_again(session, photos):
     rows = {offer["row"] for offer in session.offers(40)}
     assert not rows & {first["row"], second["row"]}
     assert len(rows) == 2 * EACH - 2
-    labels = load_dataset(photos / "labels.csv", size=16).train.labels
-    assert (labels >= 0).sum() == 4, "for training they are unlabelled"
+    # For training, what was skipped is unlabelled, and what is of no class is not there.
+    of_features = load_dataset(photos / "features.npz", labels=photos / "labels.csv")
+    for dataset in (load_dataset(photos / "labels.csv", size=16), of_features):
+        assert (dataset.train.labels >= 0).sum() == 4
+        assert len(dataset.train) == 4 + 2 * EACH - 1
+        assert first["name"] in dataset.train.files
+        assert dataset.no_class.files == (second["name"],)
 
 
 def test_what_is_on_the_page_is_not_offered_and_what_was_answered_elsewhere_is_named(session):

@@ -114,7 +114,8 @@ def test_weights_from_a_file(timm, tmp_path):
     for file in ("a.safetensors", "b.pth", "c.pt"):
         backbone = build_backbone("timm:net", image_size=64, weights=str(tmp_path / file))
         torch.testing.assert_close(backbone(x), features)
-        assert not any(parameter.requires_grad for parameter in backbone.parameters()) or backbone.frozen is False
+        assert backbone.frozen
+        assert not any(parameter.requires_grad for parameter in backbone.parameters())
     own = build_backbone("cnn-tiny")
     torch.save(own.state_dict(), tmp_path / "cnn.pt")
     loaded = build_backbone("cnn-tiny", weights=str(tmp_path / "cnn.pt"))
@@ -182,6 +183,14 @@ class HfNet(nn.Module):
         self.config = config
         self.stem = nn.Conv2d(3, config.width, 4, 4)
 
+    @classmethod
+    def from_pretrained(cls, path, *, config, state_dict, output_loading_info):
+        assert path is None
+        made = cls(config)
+        own = {key.removeprefix("net."): value for key, value in state_dict.items()}
+        loaded = made.load_state_dict(own, strict=False)
+        return made, {"missing_keys": set(loaded.missing_keys)}
+
     def forward(self, pixel_values):
         tokens = self.stem(pixel_values).flatten(2).transpose(1, 2)
         return SimpleNamespace(last_hidden_state=tokens, pooler_output=tokens.mean(1))
@@ -226,10 +235,30 @@ def test_transformers(transformers):
         build_backbone("hf:broken")
     with pytest.raises(ValueError, match="OSError: offline"):
         build_backbone("hf:far")
-    with pytest.raises(ValueError, match="in a folder and pass it as hf:FOLDER"):
-        build_backbone("hf:net", weights="a.safetensors")
     with pytest.raises(ValueError, match="description of a transformers model cannot be read"):
         build_backbone("hf:net", state={})
+
+
+def test_transformers_with_weights_from_a_file(transformers, tmp_path):
+    x = torch.rand(2, 3, 32, 32)
+    wanted = HfNet(Config(width=5))
+    # As a class of the package that has the network as a part saves it.
+    state = {f"net.{key}": value for key, value in wanted.state_dict().items()}
+    save_file(state | {"classifier": torch.zeros(2)}, tmp_path / "a.safetensors")
+    backbone = build_backbone("hf:folder", image_size=32, weights=str(tmp_path / "a.safetensors"))
+    assert backbone.frozen
+    torch.testing.assert_close(backbone(x), wanted(x).pooler_output)
+    again = build_backbone("hf:gone", image_size=32, state=backbone.state_dict())
+    again.load_state_dict(backbone.state_dict())
+    torch.testing.assert_close(again(x), backbone(x))
+    save_file({"other": torch.zeros(2)}, tmp_path / "b.safetensors")
+    with pytest.raises(ValueError, match=r"without 2 that backbone 'hf:folder' has, expected all: stem\.bias"):
+        build_backbone("hf:folder", weights=str(tmp_path / "b.safetensors"))
+    save_file(HfNet(Config(width=7)).state_dict(), tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match=r"do not fit the configuration of 'hf:folder' \(Error.* size mismatch"):
+        build_backbone("hf:folder", weights=str(tmp_path / "c.safetensors"))
+    with pytest.raises(ValueError, match="which is no file"):
+        build_backbone("hf:folder", weights=str(tmp_path / "d.safetensors"))
 
 
 def test_several_side_by_side(tmp_path):

@@ -17,7 +17,7 @@ from momatch.data.label_source import Labeling
 from momatch.data.rows import FeatureRows, PixelRows, Rows
 
 UNLABELED = -1
-#: Label of an outlier in the truth about a pool.
+#: Label of an image that is known to be of no class, and of an outlier in the truth about a pool.
 NO_CLASS = -2
 #: A digest covers about this many rows of each split.
 DIGEST_SAMPLES = 1000
@@ -86,7 +86,7 @@ class Split(_Labeled):
         Raises:
             ValueError: if the rows are features.
         """
-        return self._pixels().sources[0]
+        return self._pixels().joined()
 
     @property
     def features(self) -> Float[Tensor, "N V F"]:
@@ -97,7 +97,17 @@ class Split(_Labeled):
         """
         if not isinstance(self.rows, FeatureRows):
             raise ValueError(f"features: got {self.rows.describe()}; expected features; make them with momatch embed")
-        return self.rows.sources[0]
+        return self.rows.joined()
+
+    def select(self, positions: Int64[Tensor, " n"]) -> "Split":
+        """The rows at `positions`, without copying them."""
+        at = positions.tolist()
+        return Split(
+            self.rows.select(positions),
+            self.labels.index_select(0, positions),
+            tuple(self.files[position] for position in at) if self.files else (),
+            None if self.digests is None else self.digests[at],
+        )
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,7 @@ class Dataset:
         test: labelled test rows, or None if the source has none.
         features: how the features were made; None if the splits hold images.
         labeling: where the labels of features were read; None for images.
+        no_class: images that a person said to be of no class, labelled `NO_CLASS`: known, but not used to train or to test.
     """
 
     name: str
@@ -164,6 +175,7 @@ class Dataset:
     test: Split | None
     features: FeatureSpec | None = None
     labeling: Labeling | None = None
+    no_class: Split | None = None
 
     def __post_init__(self) -> None:
         for name, split in (("train", self.train), ("test", self.test)):
@@ -180,9 +192,15 @@ class Dataset:
         """Number of classes."""
         return len(self.class_names)
 
+    def no_class_notes(self) -> list[str]:
+        """What the user should know about images of no class: a sentence if there are any."""
+        if self.no_class is None:
+            return []
+        return [f"{len(self.no_class):,} images are of no class (status none in the manifest) and are left out"]
+
     @property
     def splits(self) -> dict[str, Split]:
-        """The existing splits by name."""
+        """The splits to train and to test on, by name."""
         found = {"train": self.train, "test": self.test}
         return {name: split for name, split in found.items() if split is not None}
 

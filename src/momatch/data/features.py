@@ -40,6 +40,7 @@ from momatch.data.label_source import Labeling
 from momatch.data.labeling import CurrentLabels, LabeledRows, StoredSplit, current_labels
 from momatch.data.report import DataError, LoadOptions, LoadReport
 from momatch.data.rows import FeatureRows, Rows
+from momatch.data.sources.manifest import NONE
 
 #: Member with the backbone's weights.
 WEIGHTS = "backbone.safetensors"
@@ -90,7 +91,7 @@ def load_features(name: str, path: Path, options: LoadOptions) -> tuple[Dataset,
         f"views of {spec.image_size[1]}x{spec.image_size[0]} images"
     )
     assert dataset.labeling is not None, "set above"
-    report.notes += dataset.labeling.notes()
+    report.notes += [*dataset.labeling.notes(), *dataset.no_class_notes()]
     return dataset, report
 
 
@@ -138,13 +139,14 @@ def _relabeled(stored: Dataset, current: CurrentLabels) -> Dataset:
         split.digests for split in (stored.test, stored.train) if split is not None and split.digests is not None
     ]
     assert stored.train.digests is not None, "there are current labels"
-    of_test = current.splits["test"]
+    of_test, of_none = current.splits["test"], current.splits[NONE]
     return replace(
         stored,
         class_names=current.class_names,
         train=_split_at(train, stored.train.digests, current.splits["train"]),
         test=_split_at(testable, np.concatenate(digests), of_test) if of_test.rows else None,
         labeling=current.labeling,
+        no_class=_split_at(train, stored.train.digests, of_none) if of_none.rows else None,
     )
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.data.cache import cache_key, open_or_build
-from momatch.data.dataset import Dataset, Split
+from momatch.data.dataset import NO_CLASS, Dataset, Split
 from momatch.data.decode_pool import DecodePool
 from momatch.data.report import DataError, LoadOptions, LoadReport, Skipped, examples
 
@@ -25,7 +25,7 @@ class ImageFiles:
         root: directory that `paths` are relative to.
         class_names: label k is ``class_names[k]``.
         paths: one per row.
-        labels: (N,), -1 for unlabelled.
+        labels: (N,), -1 for unlabelled, -2 for training rows that are known to be of no class.
         num_train: number of training rows.
         digest: of names, sizes and modification times, independent of their order.
         lines: manifest line of each row; empty for a folder.
@@ -167,11 +167,23 @@ def load_files(name: str, files: ImageFiles, options: LoadOptions) -> tuple[Data
     labels = torch.from_numpy(files.labels[kept])
     num_train = int(kept[: files.num_train].sum())
     paths = tuple(path for path, keep in zip(files.paths, kept, strict=True) if keep)
-    train = Split(entry.images[:num_train], labels[:num_train], paths[:num_train])
+    train, no_class = _without_no_class(Split(entry.images[:num_train], labels[:num_train], paths[:num_train]))
     test = None
     if num_train < len(labels):
         test = Split(entry.images[num_train:], labels[num_train:], paths[num_train:])
-    return Dataset(name, files.class_names, train, test), report
+    dataset = Dataset(name, files.class_names, train, test, no_class=no_class)
+    report.notes += dataset.no_class_notes()
+    return dataset, report
+
+
+def _without_no_class(train: Split) -> tuple[Split, Split | None]:
+    """The training images, and apart from them those that are known to be of no class; None if there are none."""
+    is_none = train.labels == NO_CLASS
+    if not is_none.any():
+        return train, None
+    # Decoded with the others, so that one more of them does not mean to decode everything again.
+    kept, left_out = (train.select(torch.nonzero(mask).flatten()) for mask in (~is_none, is_none))
+    return kept, left_out
 
 
 def _check_skipped(report: LoadReport, total: int, options: LoadOptions) -> None:

@@ -23,13 +23,14 @@ from momatch.data.image_files import class_order
 from momatch.data.label_source import Labeling
 from momatch.data.listing import list_files
 from momatch.data.report import DataError, LoadOptions
-from momatch.data.sources.manifest import MANIFESTS, named_labels
+from momatch.data.sources.manifest import MANIFESTS, NONE, named_labels
 
 #: Value of the option `labels` for the labels in the features file.
 STORED = "stored"
-_UNLABELED = -1
-#: Columns of a record of labels: a manifest, with the digests of the images.
+_UNLABELED, _NO_CLASS = -1, -2
+#: Columns of a record of labels: a manifest, with the digests of the images; the last only if an image is of no class.
 _COLUMNS = ("path", "label", "split", "digest")
+_WITH_STATUS = (*_COLUMNS, "status")
 #: In the column ``split``: not an image, but a class without any.
 _CLASS = "class"
 
@@ -77,7 +78,7 @@ class CurrentLabels:
 
     Attributes:
         class_names: label k is ``class_names[k]``.
-        splits: "train" and "test" -> images.
+        splits: "train", "test" and "none" -> images. The last are of no class; rows are those of the stored training split.
         labeling: where they come from.
     """
 
@@ -153,7 +154,10 @@ def _by_content(
         split = "train" if row < files.num_train else "test"
         label = int(files.labels[row])
         name = files.class_names[label] if label >= 0 else None
-        if not places.take(split, digest, name, files.paths[row]):
+        if label == _NO_CLASS:
+            # Nobody misses it if it is not embedded.
+            places.take(NONE, digest, None, files.paths[row])
+        elif not places.take(split, digest, name, files.paths[row]):
             missing += digest not in unreadable and any(digest)
     return places.result(files.class_names, files.source, missing)
 
@@ -169,9 +173,9 @@ def _by_name(spec: FeatureSpec, path: Path, stored: Mapping[str, StoredSplit]) -
         place = names.find(file, f"{path}: line {line}")
         if place is None:
             missing += 1
-        elif place[0] == "train" or label:
+        elif place[0] == "train" or label or split == NONE:
             # An image that was embedded for testing lacks the views to train on, whatever the manifest says.
-            chosen[place] = (label, "test" if place[0] == "test" else split)
+            chosen[place] = (label, "test" if place[0] == "test" and split != NONE else split)
     if not chosen:
         raise DataError(f"{path}: got none of the images of {spec.path}, expected names such as {names.example}")
     for origin, content in stored.items():
@@ -235,8 +239,8 @@ class _Places:
             for row, digest in enumerate(as_bytes(content.digests)):
                 self._at[split][digest].append(row)
         self._taken: dict[tuple[str, bytes], int] = defaultdict(int)
-        self._names: dict[str, list[str | None]] = {"train": [], "test": []}
-        self._splits = {"train": LabeledRows(), "test": LabeledRows()}
+        self._names: dict[str, list[str | None]] = {"train": [], "test": [], NONE: []}
+        self._splits = {name: LabeledRows() for name in self._names}
         self._used: set[tuple[str, int]] = set()
         self._changed = 0
 
@@ -246,7 +250,7 @@ class _Places:
         Copies of one image take the rows of the copies in turn, so that each keeps its own.
         """
         # The plain view of a training image serves to test; a test image lacks the views to train on.
-        for origin in ("train",) if split == "train" else ("test", "train"):
+        for origin in ("test", "train") if split == "test" else ("train",):
             rows = self._at.get(origin, {}).get(digest)
             if rows:
                 turn = self._taken[origin, digest]
@@ -257,12 +261,16 @@ class _Places:
 
     def put(self, split: str, origin: str, row: int, name: str | None, file: str) -> None:
         """Use a row of the stored split `origin` in `split`, with the class `name`."""
-        shift = len(self._stored["test"].labels) if split != origin and "test" in self._stored else 0
-        self._splits[split].add(_UNLABELED, file, row + shift)
-        self._names[split].append(name)
         self._used.add((origin, row))
         old = int(self._stored[origin].labels[row])
         self._changed += split != origin or name != (self._spec.class_names[old] if old >= 0 else None)
+        if (split, origin) == (NONE, "test"):
+            return  # it is not among the training images that `LabeledRows` of no class refer to; nothing needs it
+        shift = (
+            len(self._stored["test"].labels) if (split, origin) == ("test", "train") and "test" in self._stored else 0
+        )
+        self._splits[split].add(_UNLABELED, file, row + shift)
+        self._names[split].append(name)
 
     def result(self, class_names: Sequence[str], source: str, missing: int) -> CurrentLabels | None:
         """The images with numbered classes; None if there are none to train on."""
@@ -272,7 +280,8 @@ class _Places:
         ordered = class_order([*class_names, *used])
         number = {name: k for k, name in enumerate(ordered)}
         for split, names in self._names.items():
-            self._splits[split].labels = [_UNLABELED if name is None else number[name] for name in names]
+            without = _NO_CLASS if split == NONE else _UNLABELED
+            self._splits[split].labels = [without if name is None else number[name] for name in names]
         total = sum(len(content.labels) for content in self._stored.values())
         labeling = Labeling(
             source=source,
@@ -304,18 +313,22 @@ def label_record(
     A class without any image is a line of its own, with the split ``class``.
 
     Args:
-        splits: "train" and "test" -> labels, file names (or none), and digests.
+        splits: "train", "test" and, if there are images of no class, "none" -> labels, file names (or none), and digests.
         class_names: label k is ``class_names[k]``.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    columns = _WITH_STATUS if NONE in splits else _COLUMNS
+    writer.writerow(columns)
     used = {label for labels, _, _ in splits.values() for label in labels}
-    writer.writerows(("", name, _CLASS, "") for k, name in enumerate(class_names) if k not in used)
+    unused = [("", name, _CLASS, "", "") for k, name in enumerate(class_names) if k not in used]
+    writer.writerows(row[: len(columns)] for row in unused)
     for split, (labels, files, digests) in splits.items():
         names = files or [""] * len(labels)
+        said = ("train", NONE) if split == NONE else (split, "")
         for label, file, digest in zip(labels, names, digests, strict=True):
-            writer.writerow([file, class_names[label] if label >= 0 else "", split, digest.tobytes().hex()])
+            row = (file, class_names[label] if label >= 0 else "", said[0], digest.tobytes().hex(), said[1])
+            writer.writerow(row[: len(columns)])
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
@@ -328,15 +341,16 @@ def _by_record(spec: FeatureSpec, path: Path, stored: Mapping[str, StoredSplit])
     if path.suffix.lower() != ".csv":
         return None
     reader = csv.reader(io.StringIO(path.read_bytes().decode("utf-8", "surrogateescape"), newline=""))
-    if tuple(next(reader, ())) != _COLUMNS:
+    if tuple(next(reader, ())) not in (_COLUMNS, _WITH_STATUS):
         return None
     places, classes, missing = _Places(spec, stored), [], 0
     try:
-        for file, label, split, digest in reader:
+        for file, label, split, digest, *status in reader:
             if split == _CLASS:
                 classes.append(label)
             else:
-                missing += not places.take(split, bytes.fromhex(digest), label or None, file)
+                into = NONE if status == [NONE] else split
+                missing += not places.take(into, bytes.fromhex(digest), label or None, file)
     except (ValueError, KeyError) as error:
         raise DataError(f"{path}: line {reader.line_num} cannot be read; the file is damaged") from error
     found = places.result(classes, str(path), missing)

@@ -201,6 +201,13 @@ class Rows(ABC):
         self._copy(self.sources, rows, out)
         return out
 
+    def joined(self) -> RowTensor:
+        """All rows as one tensor: the source itself if they are all of it in order, otherwise a copy."""
+        source = self.sources[0]
+        if len(self.sources) == 1 and torch.equal(self.index, torch.arange(len(source))):
+            return source
+        return self.gather(torch.arange(len(self)))
+
     def stages_at(self, positions: Int64[Tensor, " n"]) -> Float[Tensor, "n S"] | None:
         """Copy the statistics of the backbone's stages stored with the rows at `positions`.
 

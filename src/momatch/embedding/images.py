@@ -13,11 +13,11 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from momatch.data.content import Digests, as_bytes, file_digests, pixel_digests
-from momatch.data.dataset import Dataset
+from momatch.data.dataset import NO_CLASS, Dataset
 from momatch.data.image_files import ImageFiles, load_files
 from momatch.data.listing import list_files
 from momatch.data.load import BY_NAME, dataset_name
-from momatch.data.report import DataWarning, LoadOptions, NothingReadableError
+from momatch.data.report import DataError, DataWarning, LoadOptions, NothingReadableError, Skipped, examples
 from momatch.data.rows import PixelRows
 from momatch.data.sampling import draw_subset
 from momatch.training.data import load_by_name, settings_named
@@ -65,6 +65,14 @@ class Source(ABC):
             ValueError: if too many cannot be read.
         """
 
+    @abstractmethod
+    def check_unreadable(self, rows: Int64[np.ndarray, " n"]) -> None:
+        """Check that the rows that cannot be read, counting each copy of an image, are not too many.
+
+        Raises:
+            ValueError: if they are.
+        """
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -83,6 +91,13 @@ class Listing:
     splits: dict[str, ListedSplit]
     total: int
     source: Source
+
+    def rows_of(self, digests: frozenset[bytes]) -> Int64[np.ndarray, " n"]:
+        """Rows of the source whose images have one of these digests."""
+        found = [
+            split.rows[[digest in digests for digest in as_bytes(split.digests)]] for split in self.splits.values()
+        ]
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def without(self, unreadable: frozenset[bytes]) -> "Listing":
         """The images whose digests are not in `unreadable`; a split without images is left out."""
@@ -143,14 +158,16 @@ def _of_files(
     files: ImageFiles, name: str, options: LoadOptions, limits: Mapping[str, int | None], seed: int
 ) -> Listing:
     labels = torch.from_numpy(files.labels)
+    has_class = np.flatnonzero(files.labels != NO_CLASS)
+    num_train = int((has_class < files.num_train).sum())
     splits = {}
-    for split, first, last in (("train", 0, files.num_train), ("test", files.num_train, len(files.paths))):
-        if first < last:
-            rows = first + _chosen(labels[first:last], limits[split], seed)
+    for split, usable in (("train", has_class[:num_train]), ("test", has_class[num_train:])):
+        if len(usable):
+            rows = usable[_chosen(labels[torch.from_numpy(usable)], limits[split], seed)]
             paths = tuple(files.paths[row] for row in rows)
             digests = file_digests(files.root, paths, options.cache_dir)
             splits[split] = ListedSplit(labels[torch.from_numpy(rows)], paths, digests, rows)
-    return Listing(name, files.class_names, splits, files.num_train, _Files(files, name, options))
+    return Listing(name, files.class_names, splits, num_train, _Files(files, name, options))
 
 
 @dataclass(frozen=True)
@@ -168,6 +185,10 @@ class _Arrays(Source):
             )
             for name, chosen in rows.items()
         }
+
+    def check_unreadable(self, rows: Int64[np.ndarray, " n"]) -> None:
+        """Nothing to check."""
+        assert not len(rows), "all can be read"
 
 
 @dataclass(frozen=True)
@@ -214,6 +235,20 @@ class _Files(Source):
             images = _no_images() if split is None else PixelRows([split.images]).select(positions)
             found[name] = (images, is_there)
         return found
+
+    def check_unreadable(self, rows: Int64[np.ndarray, " n"]) -> None:
+        """Compare them with all files of the dataset; `read` sees each content once, and only what is new.
+
+        Raises:
+            ValueError: if there are too many.
+        """
+        unusable = [*self.files.skipped, *(Skipped(self.files.name(row), "cannot be decoded") for row in rows.tolist())]
+        limit = self.options.skip_limit(len(self.files.paths) + len(self.files.skipped))
+        if len(unusable) > limit:
+            raise DataError(
+                f"{self.files.source}: {len(unusable)} files or rows cannot be used, expected at most {limit}:\n"
+                f"{examples(unusable)}\nrepair or remove them"
+            )
 
 
 def _no_images() -> PixelRows:

@@ -1,5 +1,6 @@
 """The images that have to pass through the network, because the features file does not have them yet."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from momatch.data.content import Digests, as_bytes
+from momatch.data.report import DataWarning
 from momatch.data.rows import PixelRows
 from momatch.embedding.existing import Existing
 from momatch.embedding.images import Listing
@@ -51,10 +53,13 @@ def open_new(
         image_size: side that the network takes; None for that of the images.
 
     Raises:
-        ValueError: if the new images do not fit those in the file.
+        ValueError: if too many files cannot be decoded, or the new images do not fit those in the file.
+
+    Warns:
+        DataWarning: if files cannot be decoded.
     """
     known: frozenset[bytes] = frozenset() if old is None else old.unreadable
-    listing = listing.without(known)
+    every, listing = listing, listing.without(known)
     first = {name: _first_rows(split.digests) for name, split in listing.splits.items()}
     if old is not None:
         first = {name: {d: row for d, row in rows.items() if not old.has(name, d)} for name, rows in first.items()}
@@ -72,6 +77,11 @@ def open_new(
         if kept:
             readable[name] = (images, np.stack(kept))
     unreadable = frozenset(failed)
+    every.source.check_unreadable(every.rows_of(unreadable))
+    new_failures = unreadable - known
+    copies = len(every.rows_of(new_failures)) - len(new_failures)
+    if copies:
+        warnings.warn(f"{copies} more files are copies of these and cannot be used either", DataWarning, stacklevel=3)
     listing = listing.without(unreadable)
     found = [rows for rows, _ in readable.values()]
     shape = _image_shape(found, image_size) if old is None else _shape_of_file(found, image_size, old, listing.name)

@@ -3,7 +3,7 @@
 Columns: ``path``; ``label``, empty for unlabelled; ``status``, how the image was answered: ``labelled``, ``none`` (none of the
 classes) or ``skipped``; ``guess``, what the model said before it knew the answer; ``answered``, when. The label counts: an
 image with a label is labelled, whatever its status. Other columns and rows are kept as they are. An image that is none of the
-classes stays unlabelled for training.
+classes is left out of training (`momatch.data.sources.manifest`).
 """
 
 import csv

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from momatch.data.dataset import UNLABELED, Dataset
+from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset
 from momatch.data.feature_spec import read_feature_spec
 from momatch.data.load import load_dataset
 from momatch.data.rows import FeatureRows, Rows
@@ -30,9 +30,9 @@ class Pool:
 
     Attributes:
         features: (N, F) to compare images by.
-        labels: (N,) labels that training saw; -1 for none.
+        labels: (N,) labels that training saw; -1 for none, -2 for images that are known to be of no class.
         class_names: label k is ``class_names[k]``.
-        dataset_rows: (N,) row of each image in the training split of the dataset.
+        dataset_rows: (N,) row of each image in the training split of the dataset; -1 for those of no class: they are not in it.
         files: file name of each image; empty if the images did not come from files.
         posterior: (N, K) class probabilities by a run; None without one.
         p_inlier: (N,) probability of being an inlier; None if there is no telling.
@@ -82,14 +82,19 @@ def _of_features(dataset: Dataset) -> Pool:
     split, spec = dataset.train, dataset.features
     assert spec is not None, "the caller has checked"
     assert isinstance(split.rows, FeatureRows), "they are features"
-    labels = split.labels.numpy()
-    stages = split.rows.stages_at(torch.arange(len(split)))
+    rows, labels, files = split.rows, split.labels.numpy(), split.files
+    dataset_rows = np.arange(len(split))
+    if dataset.no_class is not None:
+        rows = rows.append(dataset.no_class.rows)
+        labels, dataset_rows = _with_no_class(labels, dataset_rows, len(dataset.no_class))
+        files += dataset.no_class.files
+    stages = rows.stages_at(torch.arange(len(rows)))
     return Pool(
-        directions(split.rows, spec.weak_views).numpy(),
+        directions(rows, spec.weak_views).numpy(),
         labels,
         dataset.class_names,
-        np.arange(len(split)),
-        split.files,
+        dataset_rows,
+        files,
         None,
         None if stages is None else judged_inliers(stages, labels),
     )
@@ -102,18 +107,38 @@ def _of_run(run: Run) -> Pool:
     data, _ = split_rows(run.config, parts)
     labels = np.full(len(parts.train), UNLABELED)
     labels[data.labeled_rows.numpy()] = data.labels.numpy()
-    rows = parts.train.rows.for_model((run.spec.in_channels, *run.spec.image_size))
+    # Rows of features are numbered as they are stored, which is not their order in the dataset once labels have changed.
+    train = dataset.train.rows
+    place = torch.empty(sum(len(source) for source in train.sources), dtype=torch.int64)
+    place[train.index] = torch.arange(len(train))
+    dataset_rows = place[parts.train.rows.index].numpy()
+    files = tuple(dataset.train.files[row] for row in dataset_rows) if dataset.train.files else ()
+    rows = parts.train.rows
+    if dataset.no_class is not None:
+        rows = rows.append(dataset.no_class.rows)
+        labels, dataset_rows = _with_no_class(labels, dataset_rows, len(dataset.no_class))
+        files += dataset.no_class.files
+    rows = rows.for_model((run.spec.in_channels, *run.spec.image_size))
     outputs = run_classifier(run.classifier, rows, stage_names=run.model.stage_names)
     posterior = torch.softmax(outputs.log_joint.double() / run.model.temperature, 1)
-    dataset_rows = parts.train.rows.index.numpy()
     return Pool(
         _compared(dataset, rows, outputs),
         labels,
         run.class_names,
         dataset_rows,
-        tuple(dataset.train.files[row] for row in dataset_rows) if dataset.train.files else (),
+        files,
         posterior.numpy(),
         None if outputs.stages is None else judged_inliers(outputs.stages, labels),
+    )
+
+
+def _with_no_class(
+    labels: Int64[np.ndarray, " n"], dataset_rows: Int64[np.ndarray, " n"], count: int
+) -> tuple[Int64[np.ndarray, " N"], Int64[np.ndarray, " N"]]:
+    """The labels and rows of training images, followed by those of images of no class."""
+    return (
+        np.concatenate([labels, np.full(count, NO_CLASS)]),
+        np.concatenate([dataset_rows, np.full(count, -1)]),
     )
 
 

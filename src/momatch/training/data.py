@@ -16,6 +16,7 @@ from momatch.data.labeling import label_record
 from momatch.data.load import BY_NAME, load_dataset
 from momatch.data.report import DataError, DataWarning, MixedSizesError
 from momatch.data.rows import Rows
+from momatch.data.sources.manifest import NONE
 from momatch.data.splits import SemiSupervised, hold_out_pool, split_as_labeled, split_by_seed
 from momatch.models.backbones import fallback_size, input_size_of
 from momatch.storage.data_record import LABELS, DataRecord, read_data_record
@@ -165,7 +166,8 @@ def describe_labels(dataset: Dataset) -> bytes | None:
     if dataset.labeling is None or dataset.labeling.source is None:
         return None
     splits = {}
-    for name, split in dataset.splits.items():
+    known = dataset.splits if dataset.no_class is None else {**dataset.splits, NONE: dataset.no_class}
+    for name, split in known.items():
         assert split.digests is not None, "labels were found by them"
         splits[name] = (split.labels.tolist(), split.files, split.digests)
     return label_record(splits, dataset.class_names)
@@ -256,7 +258,7 @@ def classes_without_labels(dataset: Dataset) -> tuple[str, ...]:
 
 def data_notes(dataset: Dataset) -> list[str]:
     """What the user should know about the data of a run, one sentence each."""
-    notes = [] if dataset.labeling is None else dataset.labeling.notes()
+    notes = [*([] if dataset.labeling is None else dataset.labeling.notes()), *dataset.no_class_notes()]
     if unlabeled := classes_without_labels(dataset):
         numbers = torch.tensor([dataset.class_names.index(name) for name in unlabeled])
         tested = 0 if dataset.test is None else int(torch.isin(dataset.test.labels, numbers).sum())

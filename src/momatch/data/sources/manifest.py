@@ -1,7 +1,8 @@
-"""A manifest: a CSV or Parquet table of image files with the columns ``path``, ``label`` and optionally ``split``.
+"""A manifest: a CSV or Parquet table of image files with the columns ``path``, ``label`` and optionally ``split``, ``status``.
 
 Paths are relative to the manifest. An empty label, or -1, means unlabelled. ``split`` is ``train`` (or empty) or ``test``.
-Labels are names; integers are ordered by value. Unusable rows are reported by line and skipped, up to the limit.
+Labels are names; integers are ordered by value. An unlabelled image with the ``status`` ``none`` is known to be of no class;
+any other status means nothing here. Unusable rows are reported by line and skipped, up to the limit.
 """
 
 import csv
@@ -13,16 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
-from momatch.data.dataset import UNLABELED, Dataset
+from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset
 from momatch.data.image_files import ImageFiles, class_order, file_digest, hold_out, load_files
 from momatch.data.report import DataError, LoadOptions, LoadReport, Skipped, examples
 
-#: line, path, label, split
-_Row = tuple[int, str, str, str]
+#: line, path, label, split, status
+_Row = tuple[int, str, str, str, str]
 #: Extensions of manifests.
 MANIFESTS = frozenset({".csv", ".parquet", ".pq"})
 _SPLITS = {"": False, "train": False, "test": True}
 _UNLABELED = ("", str(UNLABELED))
+#: In the column ``status``, of an image without a label: it is of none of the classes.
+NONE = "none"
 #: Written by other tools for a missing value: not a class, and not clearly "unlabelled".
 _MISSING = frozenset({"nan", "na", "n/a", "null", "none"})
 
@@ -48,7 +51,8 @@ def _csv_rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skipped]
                     yield Skipped(f"line {reader.line_num}", f"got {len(fields)} fields, expected {len(columns)}")
                     continue
                 row = dict(zip(columns, (value.strip() for value in fields), strict=True))
-                yield reader.line_num, row["path"], row.get("label", ""), row.get("split", "")
+                label, split, status = (row.get(name, "") for name in ("label", "split", "status"))
+                yield reader.line_num, row["path"], label, split, status
         except (csv.Error, UnicodeDecodeError) as error:
             # After a broken quote or character, the rows that follow cannot be trusted.
             raise DataError(
@@ -76,12 +80,13 @@ def _parquet_rows(source: Path, needed: tuple[str, ...]) -> Iterator[_Row | Skip
     try:
         table = pq.ParquetFile(source)
         _check_columns(source, table.schema_arrow.names, needed)
-        columns = [name for name in ("path", "label", "split") if name in table.schema_arrow.names]
+        columns = [name for name in ("path", "label", "split", "status") if name in table.schema_arrow.names]
         number = 0
         for batch in table.iter_batches(columns=columns):
             for row in batch.to_pylist():
                 number += 1
-                yield number, _cell(row["path"]), _cell(row.get("label")), _cell(row.get("split"))
+                label, split, status = (_cell(row.get(name)) for name in ("label", "split", "status"))
+                yield number, _cell(row["path"]), label, split, status
     except pa.ArrowException as error:
         raise DataError(f"{source}: cannot be read as Parquet ({error})") from error
 
@@ -101,7 +106,7 @@ def manifest_paths(source: Path) -> Iterator[str | Skipped]:
         if isinstance(row, Skipped):
             yield row
             continue
-        line, path, _, _ = row
+        line, path, *_ = row
         yield path or Skipped(f"line {line}", "the path is empty")
 
 
@@ -115,11 +120,12 @@ class _Reading:
     paths: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     is_test: list[bool] = field(default_factory=list)
+    has_no_class: list[bool] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     first: dict[str, int] = field(default_factory=dict)
 
-    def add(self, line: int, path: str, label: str, split: str) -> None:
+    def add(self, line: int, path: str, label: str, split: str, status: str) -> None:
         if not path:
             self.skipped.append(Skipped(f"line {line}", "the path is empty"))
             return
@@ -139,32 +145,39 @@ class _Reading:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self.skipped.append(Skipped(f"line {line}: {path}", str(reason)))
             return
-        self._refuse_conflict(line, path, label, _SPLITS[split])
+        # The label counts, whatever the status says. An image of no class serves neither to train nor to test.
+        has_no_class = not label and status.lower() == NONE
+        is_test = _SPLITS[split] and not has_no_class
+        self._refuse_conflict(line, path, (label, is_test, has_no_class))
         self.paths.append(path)
         self.labels.append(label)
-        self.is_test.append(_SPLITS[split])
+        self.is_test.append(is_test)
+        self.has_no_class.append(has_no_class)
         self.lines.append(line)
 
-    def _refuse_conflict(self, line: int, path: str, label: str, is_test: bool) -> None:
-        """Reject a file listed twice with different labels or splits; plain repeats are fine."""
+    def _refuse_conflict(self, line: int, path: str, said: tuple[str, bool, bool]) -> None:
+        """Reject a file listed twice with different labels, splits or statuses; plain repeats are fine."""
         row = self.first.setdefault(os.path.realpath(os.path.join(self.root, path)), len(self.paths))
         if row == len(self.paths):
             return
-        if (self.labels[row], self.is_test[row]) != (label, is_test):
+        if (self.labels[row], self.is_test[row], self.has_no_class[row]) != said:
             raise DataError(
                 f"lines {self.lines[row]} and {line} give {path} different labels or splits "
-                f"({self.labels[row]!r} and {label!r}); keep one of them"
+                f"({self.labels[row]!r} and {said[0]!r}); keep one of them"
             )
 
 
-def named_labels(source: Path) -> list[_Row]:
-    """Line, path, label and split ("train" or "test") of each row of a manifest; the images need not exist.
+def named_labels(source: Path) -> list[tuple[int, str, str, str]]:
+    """Line, path, label and split of each row of a manifest; the images need not exist.
+
+    The split is "train", "test", or "none" for an image that is of no class.
 
     Raises:
         DataError: as `read_manifest`.
     """
     reading = _read(source, LoadOptions(), must_exist=False)
-    splits = ["test" if is_test else "train" for is_test in reading.is_test]
+    said = zip(reading.has_no_class, reading.is_test, strict=True)
+    splits = [NONE if has_no_class else "test" if is_test else "train" for has_no_class, is_test in said]
     return list(zip(reading.lines, reading.paths, reading.labels, splits, strict=True))
 
 
@@ -217,13 +230,15 @@ def _files(source: Path, reading: _Reading) -> ImageFiles:
     for row in np.flatnonzero(is_test):
         if not reading.labels[row]:
             raise DataError(f"{source}: line {reading.lines[row]}: got a test image without a label, expected a class")
+    labels = np.asarray([number[label] for label in reading.labels], np.int64)
+    labels[reading.has_no_class] = NO_CLASS
     order = np.argsort(is_test, kind="stable")
     return ImageFiles(
         str(source),
         reading.root,
         names,
         [reading.paths[row] for row in order],
-        np.asarray([number[reading.labels[row]] for row in order], np.int64),
+        labels[order],
         int((~is_test).sum()),
         reading.digest,
         [reading.lines[row] for row in order],

@@ -6,6 +6,7 @@ D = ``backbone.num_features``, and ``backbone.normalization`` is the (mean, std)
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from momatch.models.backbones.custom import UntrustedCodeError as UntrustedCodeE
 from momatch.models.backbones.efficientnet import EfficientNetLite0 as EfficientNetLite0
 from momatch.models.backbones.onnx_file import onnx_declared, prepared_graph
 from momatch.models.backbones.onnx_graph import OnnxGraph as OnnxGraph
-from momatch.models.backbones.packages import PACKAGES, transformers_from_state
+from momatch.models.backbones.packages import PACKAGES, transformers_from_state, transformers_with_weights
 from momatch.models.backbones.rgb import Pretrained as Pretrained
 from momatch.models.backbones.side_by_side import SideBySide as SideBySide
 from momatch.models.backbones.small import MLP as MLP
@@ -153,24 +154,31 @@ def _build_one(
             )
         graph = prepared_graph(rest) if state is None else bytes(_entry(state, "graph", name).numpy().tobytes())
         return OnnxGraph(graph, in_channels=in_channels, image_size=image_size)
-    if prefix == "hf" and colon and weights is not None:
-        raise ValueError(
-            f"backbone {name!r}: got weights {weights}, expected none: put the files of the repository (config.json, "
-            "preprocessor_config.json, model.safetensors) in a folder and pass it as hf:FOLDER"
-        )
     if prefix in PACKAGES and colon:
-        loads = state is None and weights is None and not untrained
-        backbone: nn.Module = _of_package(
-            prefix, rest, in_channels, image_size, pretrained=loads, state=state, options=options
-        )
+        source = _Source(state, weights, pretrained=state is None and not untrained)
+        backbone: nn.Module = _of_package(prefix, rest, in_channels, image_size, source=source, options=options)
     else:
         given = dict(options)
         if name in _PRETRAINED and (untrained or weights is not None or state is not None):
             given.setdefault("pretrained", False)
         backbone = _own_or_built_in(name, in_channels, image_size, given)
-    if weights is not None:
-        load_weights(name, getattr(backbone, "network", backbone), weights)
+        if weights is not None:
+            load_weights(name, getattr(backbone, "network", backbone), weights)
     return backbone
+
+
+class _Source(NamedTuple):
+    """Where the weights of a model come from: a saved state, a file, the package's hub, or none of these.
+
+    Attributes:
+        state: saved weights, which the caller loads.
+        weights: file with weights.
+        pretrained: there are weights that others have trained, in the file or on the hub.
+    """
+
+    state: Mapping[str, Tensor] | None
+    weights: str | None
+    pretrained: bool
 
 
 def _of_package(
@@ -179,18 +187,23 @@ def _of_package(
     in_channels: int,
     image_size: tuple[int, int] | None,
     *,
-    pretrained: bool,
-    state: Mapping[str, Tensor] | None,
+    source: _Source,
     options: Mapping[str, object],
 ) -> Pretrained:
-    frozen = options.get("frozen", pretrained)
+    frozen = options.get("frozen", source.pretrained)
     if options.keys() - {"frozen"} or not isinstance(frozen, bool):
         raise ValueError(f"backbone '{prefix}:{name}': got options {dict(options)}, expected only frozen=True or False")
-    if prefix == "hf" and state is not None:
-        network: nn.Module
-        network, declared = transformers_from_state(_under(state, "network."))
+    network: nn.Module
+    if prefix == "hf" and source.state is not None:
+        network, declared = transformers_from_state(_under(source.state, "network."))
+    elif prefix == "hf" and source.weights is not None:
+        network = transformers_with_weights(name, source.weights)
+        declared = PACKAGES[prefix].declared(name)
     else:
-        network, declared = PACKAGES[prefix].network(name, pretrained), PACKAGES[prefix].declared(name)
+        from_hub = source.pretrained and source.weights is None
+        network, declared = PACKAGES[prefix].network(name, from_hub), PACKAGES[prefix].declared(name)
+        if source.weights is not None:
+            load_weights(f"{prefix}:{name}", network, source.weights)
     return Pretrained(
         f"{prefix}:{name}",
         network,

@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from momatch.models.backbones.base import Declared
-from momatch.models.backbones.weights import NoWeightsError
+from momatch.models.backbones.weights import NoWeightsError, read_weights
 
 #: Buffer of a transformers model that holds its description.
 DESCRIPTION = "description"
@@ -202,11 +202,41 @@ def _hf_network(name: str, pretrained: bool) -> nn.Module:
         return TransformersNetwork(_vision(transformers.AutoModel.from_config(config)), declared)
     with _weights_at_hand(f"hf:{name}"):
         model, loading = transformers.AutoModel.from_pretrained(name, output_loading_info=True)
-    model = _vision(model)
-    missing = [key for key in loading["missing_keys"] if "pooler" not in key]
-    if missing:
-        raise NoWeightsError(f"hf:{name}", f"its checkpoint lacks {len(missing)} weights, such as {sorted(missing)[0]}")
-    return TransformersNetwork(model.float(), declared, pooled=not loading["missing_keys"])
+    if missing := _missing(loading):
+        raise NoWeightsError(f"hf:{name}", f"its checkpoint lacks {len(missing)} weights, such as {missing[0]}")
+    return TransformersNetwork(_vision(model).float(), declared, pooled=not loading["missing_keys"])
+
+
+def _missing(loading: Mapping[str, Any]) -> list[str]:
+    """Weights that a checkpoint lacks. A pooling layer is not among them: that of a classifier may have none."""
+    return sorted(key for key in loading["missing_keys"] if "pooler" not in key)
+
+
+def transformers_with_weights(name: str, path: str) -> TransformersNetwork:
+    """A transformers model with the configuration of a repository or folder, and weights from another file.
+
+    Raises:
+        ImportError: if transformers is not installed.
+        ValueError: if there is no configuration, or the file cannot be read, lacks weights, or has them in other shapes.
+    """
+    transformers = _package("hf", "transformers")
+    declared = _hf_declared(name)
+    with _weights_at_hand(f"hf:{name}"):
+        config = transformers.AutoConfig.from_pretrained(name)
+        kind = transformers.MODEL_MAPPING[type(config)]
+    found = read_weights(path)
+    try:
+        # It knows what other classes of the model put before the names of the weights.
+        model, loading = kind.from_pretrained(None, config=config, state_dict=found, output_loading_info=True)
+    except (RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split())[:300]
+        raise ValueError(f"{path}: got weights that do not fit the configuration of 'hf:{name}' ({text})") from error
+    if missing := _missing(loading):
+        raise ValueError(
+            f"{path}: got {len(found)} tensors ({', '.join(list(found)[:3])}, ...) without {len(missing)} that backbone "
+            f"'hf:{name}' has, expected all: {', '.join(missing[:3])}, ..."
+        )
+    return TransformersNetwork(_vision(model).float(), declared, pooled=not loading["missing_keys"])
 
 
 def _vision(model: Any) -> Any:

@@ -42,7 +42,7 @@ def load_weights(name: str, network: nn.Module, path: str | Path) -> None:
     Raises:
         ValueError: if the file cannot be read, lacks weights, or has them in other shapes.
     """
-    found = _read(Path(path).expanduser())
+    found = read_weights(path)
     own = network.state_dict()
     prefix = max(_PREFIXES, key=lambda before: sum(before + key in found for key in own))
     fitting = {key: found[prefix + key] for key in own if prefix + key in found}
@@ -61,7 +61,13 @@ def load_weights(name: str, network: nn.Module, path: str | Path) -> None:
     network.load_state_dict(fitting, strict=False)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The tensors in a file by name; nothing in it is run.
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
+    path = Path(path).expanduser()
     if not path.is_file():
         raise ValueError(
             f"weights: got {path}, which is no file, expected a .safetensors file or a state dict of torch"
