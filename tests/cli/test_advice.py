@@ -91,7 +91,7 @@ def test_no_test_images_of_a_features_file(photos, capsys):
     assert main(line) == 0
     shown = capsys.readouterr().out
     assert (
-        "no test accuracy: the features file has no test images; recreate it with momatch embed --test-fraction"
+        "no test accuracy: the features file has no test images; give some of its labelled images the split test"
         in shown
     )
     assert "recreate it with momatch embed --test-fraction" in said(capsys, ["evaluate", "run"])

@@ -12,6 +12,7 @@ from momatch import Classifier, build_backbone
 from momatch.data.rows import PixelRows
 from momatch.models.backbones import fallback_size, input_size_of
 from momatch.models.backbones.custom import check_trusted, imports_code
+from momatch.models.backbones.side_by_side import SideBySide
 from momatch.models.outputs import standardize_backbone
 from momatch.outliers.stages import StageReader, find_stages
 from tests.models.small_onnx import F, write_graph
@@ -259,6 +260,23 @@ def test_transformers_with_weights_from_a_file(transformers, tmp_path):
         build_backbone("hf:folder", weights=str(tmp_path / "c.safetensors"))
     with pytest.raises(ValueError, match="which is no file"):
         build_backbone("hf:folder", weights=str(tmp_path / "d.safetensors"))
+
+
+class RareFeature(nn.Module):
+    """The last feature is nearly nothing, except in bright images."""
+
+    num_features = 3
+
+    def forward(self, x):
+        means = x.mean((2, 3))
+        return torch.cat([means[:, :2], torch.where(means[:, 2:] > 2.0, 5.0, 1e-6 * means[:, 2:])], 1)
+
+
+def test_a_feature_that_the_sample_hardly_has_is_not_blown_up():
+    backbone = SideBySide([RareFeature(), RareFeature()], in_channels=3, find=False)
+    backbone.standardize([torch.rand(40, 3, 8, 8)])
+    bright = backbone(torch.ones(1, 3, 8, 8) * 1.5)
+    assert float(bright.abs().max()) < 1000
 
 
 def test_several_side_by_side(tmp_path):

@@ -245,8 +245,10 @@ def test_the_list_of_outliers_comes_with_pictures(tmp_path):
 def test_a_run_without_test_images_still_shows_its_pool(tmp_path):
     run = train(tmp_path, dataset=str(write_dataset(tmp_path / "no-test.npz", test=0)), steps=10)
     report = collect(run)
-    assert report.points.reason.startswith("There is nothing to evaluate on: the dataset has no test images")
-    assert report.evaluation == report.mistakes == report.points
+    assert report.evaluation.reason.startswith("There is nothing to evaluate on: the dataset has no test images")
+    assert report.evaluation == report.mistakes
+    assert report.points.origin_names == ("images of the pool",)
+    assert 0 < int((report.points.labels >= 0).sum()) < len(report.points.labels)
     assert len(report.outlying) == 40
     assert report.problems == ()
 

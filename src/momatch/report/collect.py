@@ -104,7 +104,9 @@ def collect(
         others, problems = _predict_outliers(model, data, outliers, data_dir or files.config.data_dir, log)
         report = replace(report, problems=(*report.problems, *problems))
         report = _with_test(report, [test, *others], files.config, most_points, log)
-    outlying, to_label, notes = _of_pool(model, data, files.config, log)
+    pool, outlying, to_label, notes = _of_pool(model, data, files.config, log)
+    if isinstance(test, Missing) and not isinstance(pool, Missing):
+        report = replace(report, points=attempt(lambda: map_points([pool], most_points, log)))
     problems = disagreements(files.config, files.result, model, report.evaluation)
     report = replace(report, outlying=outlying, to_label=to_label, notes=(*report.notes, *notes))
     return replace(report, problems=(*report.problems, *problems))
@@ -279,29 +281,31 @@ def _clusters(test: Predictions, config: TrainConfig) -> tuple[ClusterMoments, .
 
 def _of_pool(
     model: Model, data: RunData, config: TrainConfig, log: Log
-) -> tuple[tuple[Picture, ...] | Missing, tuple[Picture, ...] | Missing, list[str]]:
-    """The most outlying images of the pool, those to label next, and a note if only a sample of it was scored."""
+) -> tuple[Predictions | Missing, tuple[Picture, ...] | Missing, tuple[Picture, ...] | Missing, list[str]]:
+    """The pool, its most outlying images, those to label next, and a note if only a sample of it was scored."""
     split = attempt(lambda: data.split)
     if isinstance(split, Missing):
-        return split, split, []
+        return split, split, split, []
     size = len(split.unlabeled)
     if size == 0:
         none = Missing("There are no unlabelled images.")
-        return none, none, []
+        return none, none, none, []
     positions = pool_sample(size, config.seed)
     log(f"running the model on {len(positions):,} unlabelled images")
 
     def predict() -> Predictions:
         rows = split.unlabeled.select(positions)
         files = file_names(data.dataset.train, rows)
-        return Predictions.of(model, "unlabelled images", fitted(rows, model.spec), files=files)
+        labels = torch.where(split.is_shown[positions], split.truth.labels[positions], UNLABELED)
+        return Predictions.of(model, "images of the pool", fitted(rows, model.spec), labels, files=files)
 
     pool = attempt(predict)
     if isinstance(pool, Missing):
-        return pool, pool, []
+        return pool, pool, pool, []
     truths = pool_truths(data, positions)
     note = f"The images of the pool were chosen from a random {len(positions):,} of the {size:,} unlabelled images."
     return (
+        pool,
         attempt(lambda: most_outlying(pool, truths)),
         attempt(lambda: to_label(pool, truths, split.is_shown[positions], seed=config.seed)),
         [note] if len(positions) < size else [],

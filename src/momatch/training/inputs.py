@@ -200,7 +200,10 @@ class FeatureInput(Input):
 
     words = "features of "
     stages_change = False
-    no_test = "the features file has no test images; recreate it with momatch embed --test-fraction to hold some out"
+    no_test = (
+        "the features file has no test images; give some of its labelled images the split test in a file of --labels, or "
+        "recreate it with momatch embed --test-fraction"
+    )
 
     def __init__(self, dataset: Dataset, spec: FeatureSpec) -> None:
         super().__init__(dataset)

@@ -15,6 +15,9 @@ from momatch.outliers.stages import find_stages
 _UNKNOWN = (0.5, 0.25)
 #: A deviation below this fraction of the mean counts as constant, as in training on features.
 _CONSTANT = 1e-3
+#: Least deviation that a feature is divided by, as a fraction of its backbone's: one that few images of the sample have at all
+#: would be of any size in the others.
+_LEAST = 0.1
 
 
 class SideBySide(Backbone):
@@ -69,8 +72,10 @@ class SideBySide(Backbone):
         """Set mean and deviation of the features from images with pixels from 0 to 1."""
         features = torch.cat([self._features(x) for x in batches]).double()
         std, mean = torch.std_mean(features, 0, correction=0)
+        sizes = [int(_attribute(member, "num_features") or 0) for member in self.members]
+        least = [_LEAST * part.square().mean().sqrt().expand_as(part) for part in std.split(sizes)]
         self.mean.copy_(mean)
-        self.std.copy_(torch.where(std > _CONSTANT * mean.abs(), std, 1.0))
+        self.std.copy_(torch.where(std > _CONSTANT * mean.abs(), std.maximum(torch.cat(least)), 1.0))
 
     def standardize_as(self, state: Mapping[str, Tensor]) -> None:
         """Take mean and deviation from a state dict of the same backbones, if it has them."""

@@ -8,8 +8,11 @@ const mapStates = new Map();
 
 function mapState(number) {
   if (!mapStates.has(number)) {
-    const { maps } = data.runs[number].map;
-    mapStates.set(number, { map: Object.keys(maps)[0], coloring: "class", only: null, off: new Set(), view: 0 });
+    const { maps, labels, origin } = data.runs[number].map;
+    // A pool has few labels; outliers have none.
+    const known = labels.filter((k) => k >= 0).length > origin.filter((o) => o === 0).length / 2;
+    const coloring = known ? "class" : "prediction";
+    mapStates.set(number, { map: Object.keys(maps)[0], coloring, only: null, off: new Set(), view: 0 });
   }
   return mapStates.get(number);
 }
