@@ -93,21 +93,16 @@ class _Backbone:
         wanted = [self._prefix + name for name in (self._content["features"], *self._content["stages"])]
         nodes, weights = _needed(graph, wanted[: len(outputs)])
         make = self._onnx.helper.make_node
-        inner = [f"{name}.float" for name in wanted[: len(outputs)]] if self._content["batch"] else outputs
-        casts = [
-            make("Cast", [name], [new], to=self._onnx.TensorProto.FLOAT)
-            for name, new in zip(wanted, inner, strict=False)
-        ]
+        inner = [f"{name}.part" for name in wanted[: len(outputs)]] if self._content["batch"] else outputs
+        ends = [make("Identity", [name], [new]) for name, new in zip(wanted, inner, strict=False)]
         if not self._content["batch"]:
-            return [make("Identity", [images], [source.name]), *nodes, *casts], weights
+            return [make("Identity", [images], [source.name]), *nodes, *ends], weights
         found = [self._onnx.helper.make_tensor_value_info(name, self._onnx.TensorProto.FLOAT, None) for name in inner]
-        body = self._onnx.helper.make_graph([*nodes, *casts], f"{self._prefix}part", [source], found, weights)
+        body = self._onnx.helper.make_graph([*nodes, *ends], f"{self._prefix}part", [source], found, weights)
         shape = [dim.dim_value for dim in source.type.tensor_type.shape.dim]
         return self._in_parts(body, shape, images, outputs)
 
-    def _in_parts(
-        self, body: Any, shape: list[int], images: str, outputs: list[str]
-    ) -> tuple[list[Any], list[Any]]:
+    def _in_parts(self, body: Any, shape: list[int], images: str, outputs: list[str]) -> tuple[list[Any], list[Any]]:
         """The images in parts of a fixed number, the last filled up with its last image; the rest is cut off again."""
         make, named = self._onnx.helper.make_node, (self._prefix + "parts.{}").format
         values = {"zero": 0, "one": 1, "start": [0], "batch": [shape[0]], "less": [shape[0] - 1]}
