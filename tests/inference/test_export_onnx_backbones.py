@@ -79,6 +79,7 @@ def x():
         {"outputs": ("stage0", "stage1", "stage2")},
         {"shape": ["n", 3, SIDE, SIDE]},
         {"shape": [1, 3, SIDE, SIDE]},  # one at a time
+        {"shape": [2, 3, "h", "w"]},
         {"shape": [5, 3, SIDE, SIDE]},  # parts of five, the last one filled up
         {"shape": [3, SIDE, SIDE, 3], "channels_last": True},
         {"kind": TensorProto.UINT8},

@@ -99,14 +99,14 @@ class _Backbone:
             return [make("Identity", [images], [source.name]), *nodes, *ends], weights
         found = [self._onnx.helper.make_tensor_value_info(name, self._onnx.TensorProto.FLOAT, None) for name in inner]
         body = self._onnx.helper.make_graph([*nodes, *ends], f"{self._prefix}part", [source], found, weights)
-        shape = [dim.dim_value for dim in source.type.tensor_type.shape.dim]
-        return self._in_parts(body, shape, images, outputs)
+        return self._in_parts(body, images, outputs)
 
-    def _in_parts(self, body: Any, shape: list[int], images: str, outputs: list[str]) -> tuple[list[Any], list[Any]]:
+    def _in_parts(self, body: Any, images: str, outputs: list[str]) -> tuple[list[Any], list[Any]]:
         """The images in parts of a fixed number, the last filled up with its last image; the rest is cut off again."""
         make, named = self._onnx.helper.make_node, (self._prefix + "parts.{}").format
-        values = {"zero": 0, "one": 1, "start": [0], "batch": [shape[0]], "less": [shape[0] - 1]}
-        values |= {"any": [-1], "last": [1], "shape": [-1, *shape]}
+        batch: int = self._content["batch"]
+        values = {"zero": 0, "one": 1, "start": [0], "batch": [batch], "less": [batch - 1]}
+        values |= {"any": [-1], "last": [1], "any_batch": [-1, batch]}
         constants = [
             self._onnx.numpy_helper.from_array(np.array(value, np.int64), named(name)) for name, value in values.items()
         ]
@@ -125,7 +125,9 @@ class _Backbone:
             node("Sub", "n last", "last_row"),
             node("Min", "all_rows last_row", "rows"),
             make("Gather", [images, named("rows")], [named("images")], axis=0),
-            node("Reshape", "images shape", "split"),
+            make("Shape", [images], [named("image_shape")], start=1),
+            node("Concat", "any_batch image_shape", "split_shape", axis=0),
+            node("Reshape", "images split_shape", "split"),
             make("Scan", [named("split")], parts, body=body, num_scan_inputs=1),
         ]
         for number, (part, output) in enumerate(zip(parts, outputs, strict=True)):
