@@ -24,7 +24,7 @@ class Arguments:
             torch.export.load. folder: weights, settings and model card, for SavedModel.from_pretrained.
         out: file or folder to write (default: model.onnx or model.pt2 in RUN; required for a folder).
         overwrite: replace an existing file or model.
-        opset: ONNX opset version (default: chosen by torch).
+        opset: ONNX opset version (default: chosen by torch, or that of an ONNX backbone).
         trust_code: allow importing the model's custom backbone (package.module:factory), which runs that module's code.
     """
 

@@ -48,7 +48,7 @@ def export_model(
         model: `Run.model`, or `SavedModel.from_pretrained`.
         path: the file to write.
         to: "onnx", or "torch" for a torch.export program.
-        opset: ONNX opset version; None for torch's default.
+        opset: ONNX opset version; None for torch's default, or for that of an ONNX backbone (18 if it is older).
         overwrite: replace an existing file.
         images: further images for the comparison, of the model's shape.
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor, nn
 
-from momatch.models.backbones import OnnxGraph
 from momatch.models.saved_model import SavedModel
 from momatch.models.scorer import Scores, score_images
 
@@ -56,11 +55,6 @@ def trace(model: SavedModel) -> torch.export.ExportedProgram:
         ValueError: if the network cannot be traced, e.g. because it branches on the values of its input.
     """
     spec = model.spec
-    if any(isinstance(part, OnnxGraph) for part in model.classifier.modules()):
-        raise ValueError(
-            f"backbone {spec.backbone!r}: got an ONNX graph, which cannot be exported again, expected a torch network; "
-            "use the model as it is (momatch predict, SavedModel), or share it as a folder (--to folder)"
-        )
     # Two images: torch.export would specialise on a batch of one.
     images = torch.zeros(2, spec.in_channels, *spec.image_size, dtype=torch.uint8)
     try:

@@ -70,6 +70,12 @@ def prepared_graph(path: str) -> bytes:
     shapes = _shapes(model, source, size)
     features = _features(path, [output.name for output in model.graph.output], shapes)
     stages = _stages(model, shapes, features)
+    (kind,) = (output.type.tensor_type.elem_type for output in model.graph.output if output.name == features)
+    if kind != onnx.TensorProto.FLOAT:
+        model.graph.node.append(
+            onnx.helper.make_node("Cast", [features], ["momatch_features"], to=onnx.TensorProto.FLOAT)
+        )
+        features = "momatch_features"
     del model.graph.output[:]
     model.graph.output.append(onnx.helper.make_tensor_value_info(features, onnx.TensorProto.FLOAT, None))
     reduced = [_reduce(model, name, shapes[name], number) for number, name in enumerate(stages)]

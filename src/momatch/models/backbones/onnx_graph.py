@@ -2,9 +2,13 @@
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
@@ -12,6 +16,31 @@ from torch import Tensor, nn
 from momatch.models.backbones.base import Declared
 from momatch.models.backbones.onnx_file import CONTENT, as_buffer
 from momatch.models.backbones.rgb import SMALLEST, RgbBackbone
+
+#: Domain and name of the node that stands for a graph in a traced model. Its inputs are the images as the graph takes them and
+#: the graph's bytes; its outputs are float32: the features, then the stages if they are read.
+NODE_DOMAIN, NODE_NAME = "momatch", "OnnxGraph"
+_as_nodes = ContextVar("as_nodes", default=False)
+
+
+@contextmanager
+def graphs_as_nodes() -> Iterator[None]:
+    """Trace each `OnnxGraph` as one node instead of running it, for a translation to ONNX.
+
+    Raises:
+        ImportError: if torch is too old.
+    """
+    try:
+        import_module("torch.onnx.ops")
+    except ImportError as error:
+        raise ImportError(
+            f"an ONNX backbone in an ONNX export needs torch 2.8 or later, got {torch.__version__}; pip install -U torch"
+        ) from error
+    token = _as_nodes.set(True)
+    try:
+        yield
+    finally:
+        _as_nodes.reset(token)
 
 
 class OnnxGraph(RgbBackbone):
@@ -57,10 +86,13 @@ class OnnxGraph(RgbBackbone):
         Raises:
             ValueError: if `x` has another number of channels or is not floating.
         """
-        images = self._rgb(x.detach()).float().cpu()
+        images = self._converted(self._rgb(x.detach()).float().cpu())
         is_read = any(stage._forward_hooks for stage in self.stages)
         wanted = [self._content["features"], *(self._content["stages"] if is_read else ())]
-        features, *maps = (value.to(x.device) for value in self._run(images, wanted))
+        run = self._node if _as_nodes.get() else self._run
+        # Not less precise than the images: a model in float64 shows what the layers behind the graph lose in float32.
+        kind = torch.promote_types(x.dtype, torch.float32)
+        features, *maps = (value.to(x.device, kind) for value in run(images, wanted))
         for stage, pixels in zip(self.stages, maps, strict=False):
             stage(pixels)
         return features.flatten(1)
@@ -74,24 +106,38 @@ class OnnxGraph(RgbBackbone):
             self.graph = torch.empty_like(value, device=self.graph.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _run(self, images: Float[Tensor, "n 3 H W"], wanted: list[str]) -> list[Tensor]:
+    def _run(self, images: Tensor, wanted: list[str]) -> list[Tensor]:
         batch = self._content["batch"]
         if not batch or len(images) == batch:
-            return self._sessions.run(self._converted(images), wanted)
+            return [torch.from_numpy(value) for value in self._sessions.run(images.numpy(), wanted)]
         # A graph for a fixed number of images gets them in parts, the last one filled up.
         parts = []
         for part in images.split(batch):
             filled = torch.cat([part, part[:1].expand(batch - len(part), -1, -1, -1)])
-            parts.append([value[: len(part)] for value in self._sessions.run(self._converted(filled), wanted)])
+            found = self._sessions.run(filled.numpy(), wanted)
+            parts.append([torch.from_numpy(value)[: len(part)] for value in found])
         return [torch.cat(values) for values in zip(*parts, strict=True)]
 
-    def _converted(self, images: Float[Tensor, "n 3 H W"]) -> Any:
+    def _node(self, images: Tensor, wanted: list[str]) -> list[Tensor]:
+        blank = np.zeros((self._content["batch"] or 1, *images.shape[1:]), self._content["dtype"])
+        shapes = [(images.shape[0], *value.shape[1:]) for value in self._sessions.run(blank, wanted)]
+        return list(
+            torch.onnx.ops.symbolic_multi_out(
+                f"{NODE_DOMAIN}::{NODE_NAME}",
+                (images, self.graph),
+                dtypes=[torch.float32] * len(shapes),
+                shapes=shapes,
+                version=1,
+            )
+        )
+
+    def _converted(self, images: Float[Tensor, "n 3 H W"]) -> Tensor:
         if self._content["channels_last"]:
             images = images.permute(0, 2, 3, 1)
         kind = self._content["dtype"]
         if kind == "uint8":
             images = images.round().clamp(0, 255)
-        return images.to(getattr(torch, kind)).contiguous().numpy()
+        return images.to(getattr(torch, kind)).contiguous()
 
 
 class _Sessions:
@@ -112,12 +158,12 @@ class _Sessions:
             )
         self.content: dict[str, Any] = json.loads(found[CONTENT])
 
-    def run(self, images: Any, wanted: list[str]) -> list[Tensor]:
+    def run(self, images: np.ndarray, wanted: list[str]) -> list[np.ndarray]:
         session = self._session()
         options = self._runtime.RunOptions()
         options.only_execute_path_to_fetches = True
-        found = session.run(wanted, {session.get_inputs()[0].name: images}, options)
-        return [torch.from_numpy(value).float() for value in found]
+        found: list[np.ndarray] = session.run(wanted, {session.get_inputs()[0].name: images}, options)
+        return found
 
     def _session(self) -> Any:
         # torch's number of threads is that of the calling thread: one, where several run a batch each.
