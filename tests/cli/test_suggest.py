@@ -3,12 +3,16 @@
 import csv
 import shutil
 
+import numpy as np
 import pytest
 
 from momatch import TrainConfig, fit
 from momatch.cli.main import main
+from momatch.cli.suggest import lines
 from momatch.data.load import load_dataset
 from momatch.embedding import embed
+from momatch.labeling.answers import Answers
+from momatch.suggestions import Pool, Suggestions
 from tests.embedding.folders import folder_options
 from tests.embedding.setting import small_options
 
@@ -49,6 +53,41 @@ def test_what_is_no_features_file_is_refused(tmp_path, capsys):
     assert main(["suggest", str(tmp_path / "x.npz")]) == 1
     assert "momatch embed" in capsys.readouterr().err
     assert main(["suggest", str(tmp_path)]) == 1
+
+
+def test_what_is_not_there_is_said(tmp_path, capsys):
+    assert main(["suggest", str(tmp_path / "nothere.npz")]) == 1
+    assert "nothere.npz: there is no such file or directory" in capsys.readouterr().err
+
+
+def test_a_name_is_printed_in_one_line():
+    found = Suggestions(np.array([0]), np.array([-1]), np.array([0.0]), np.array([1]))
+    files = ("a\nb é.png", "c\x1b.png")
+    features = np.zeros((2, 1), np.float32)
+    pool = Pool(features, np.array([-1, -1]), (), np.arange(2), files, None, None)
+    printed = list(lines(pool, found))
+    assert (printed[0], printed[-1]) == ("a\\nb é.png", "c\\x1b.png")
+
+
+def test_answers_of_the_page_beside_the_features_are_known(tmp_path, capsys):
+    options = folder_options(tmp_path)
+    embed(options)
+    labels = options.out.with_name("labels.csv")
+    Answers(labels, ["pets/unlabeled/cat0.png", "pets/unlabeled/dog0.png"], ["cat", ""])
+
+    def offered():
+        assert main(["suggest", str(options.out), "--n", "100"]) == 0
+        printed = capsys.readouterr()
+        return {line.split()[0] for line in printed.out.splitlines() if line}, printed.err
+
+    names, said = offered()
+    assert f"labels are read from {labels}" in said
+    assert "unlabeled/cat0.png" not in names
+    assert "unlabeled/dog0.png" in names
+    labels.write_text("path,label\npets/unlabeled/cat0.png,cat\n")
+    names, said = offered()
+    assert "unlabeled/cat0.png" in names, "not a manifest of the page"
+    assert "labels are read" not in said
 
 
 def test_printed_names_are_rows_where_there_are_no_files(embedded, capsys):

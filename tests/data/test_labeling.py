@@ -125,10 +125,13 @@ def test_manifest_labels_by_file_name(tmp_path, options):
     shutil.rmtree(tmp_path / "pets")
     dataset = load_dataset(options.out, labels=path)
     labels = by_file(dataset.train, dataset.class_names)
+    listed = {("cat", 0), ("dog", 0)}
     assert {file: name for file, name in labels.items() if name} == {
         "unlabeled/cat0.png": "cat",
         "unlabeled/dog0.png": "dog",
         "unlabeled/emu3.png": "fox",
+        # The folder is gone; what it said at the embedding still holds for images that are not listed.
+        **{f"{name}/{i}.png": name for name in ("cat", "dog", "emu") for i in range(4) if (name, i) not in listed},
     }
     assert len(dataset.train) == 41
     # Test images that are not listed keep their labels.
@@ -136,7 +139,30 @@ def test_manifest_labels_by_file_name(tmp_path, options):
     assert len(tested) == 10
     assert (tested["dog/0.png"], tested["test/emu/1.png"], tested["test/cat/0.png"]) == ("dog", "emu", "dog")
     assert dataset.class_names == ("cat", "dog", "emu", "fox")
-    assert dataset.labeling.missing == 1
+    assert (dataset.labeling.missing, dataset.labeling.gone) == (0, 1)
+    assert "3 labels are from" in dataset.labeling.notes()[1]
+    assert "10 from the folder, as at the embedding" in dataset.labeling.notes()[1]
+
+
+def test_a_manifest_adds_to_what_the_folder_says(tmp_path, options):
+    pets, path = tmp_path / "pets", tmp_path / "to_label.csv"
+    path.write_text(
+        "path,label,status\nunlabeled/cat0.png,cat,\nunlabeled/dog0.png,,\ncat/0.png,dog,\ncat/1.png,,none\n"
+        "unlabeled/dog1.png,,\nunlabeled/emu0.png,emu,\n"
+    )
+    (pets / "unlabeled/dog1.png").rename(pets / "dog/moved.png")
+    (pets / "unlabeled/emu0.png").unlink()
+    now = load_dataset(options.out, labels=path)
+    labels = by_file(now.train, now.class_names)
+    assert (labels["unlabeled/cat0.png"], labels["cat/0.png"], labels["cat/2.png"]) == ("cat", "dog", "cat")
+    assert labels["dog/moved.png"] == "dog", "an empty label of the place where it was says nothing"
+    assert now.no_class.files == ("cat/1.png",)
+    assert "unlabeled/emu0.png" not in labels
+    assert (now.labeling.listed, now.labeling.from_folder, now.labeling.gone, now.labeling.dropped) == (2, 11, 1, 1)
+    notes = now.labeling.notes()
+    assert f"2 labels are from {path}, 11 from {pets}" in notes
+    assert f"1 rows of {path} name images that are not there and are not used" in notes
+    assert f"1 embedded images are no longer in {pets} and are not used" in notes
 
 
 @pytest.mark.parametrize(

@@ -204,3 +204,12 @@ def test_spreadsheet_csv_with_bom_and_absolute_paths(manifest, options):
     write(manifest, rows)
     manifest.write_bytes(b"\xef\xbb\xbf" + manifest.read_bytes())
     assert len(load_manifest("a", manifest, options)[0].train) == 4
+
+
+def test_without_a_usable_row_the_first_reasons_are_said(manifest, options):
+    write(manifest, [(f"gone{i}.png", "cat", "") for i in range(8)])
+    with pytest.raises(
+        DataError, match=r"no row that can be used out of 8(.|\n)*line 2: gone0\.png: No such file"
+    ) as e:
+        load_manifest("a", manifest, options)
+    assert "at most" not in str(e.value)

@@ -57,9 +57,11 @@ def test_all_labels_of_the_folder_are_used_as_they_are_now(folder):
     assert sum(line.startswith("cat/more.png,cat,train,") for line in lines) == 1
     assert trained(folder, "third", labels=STORED).result["labeled_images"] == 12
     assert not (folder / "third/labels.csv").exists()
-    (folder / "few.csv").write_text("path,label\ncat/0.png,cat\ndog/0.png,dog\n")
+    emus = "".join(f"emu/{i}.png,\n" for i in range(4))
+    (folder / "few.csv").write_text(f"path,label\nunlabeled/cat5.png,cat\nunlabeled/dog5.png,dog\n{emus}")
     fourth = trained(folder, "fourth", labels=str(folder / "few.csv"))
-    assert fourth.result["labeled_images"] == 2
+    assert fourth.result["labeled_images"] == 14 + 2 - 4
+    assert any(note.startswith("2 labels are from ") for note in read_data_record(fourth.directory).notes)
     assert read_data_record(fourth.directory).notes[-1].startswith("the class emu has no label yet")
 
 

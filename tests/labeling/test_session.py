@@ -124,3 +124,9 @@ def test_unknown_rows_and_classes_are_refused(session, answers):
 
 def test_commands_are_quoted(session):
     assert all(command.startswith("momatch ") for command in session.paths.commands())
+
+
+def test_commands_can_be_run_again(session):
+    train, predict, _ = session.paths.commands()
+    assert train.endswith(" --overwrite")
+    assert predict.endswith(" --overwrite")

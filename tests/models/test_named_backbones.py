@@ -138,6 +138,10 @@ def test_bad_weights_are_refused(timm, tmp_path):
     refused("got both, expected at most one", Net().state_dict(), untrained=True)
     (tmp_path / "bad.safetensors").write_bytes(b"x")
     refused("cannot be read as weights", name="bad.safetensors")
+    (tmp_path / "bad.onnx").write_bytes(b"\x08\x07no weights")
+    with pytest.raises(ValueError, match=r"bad.onnx: cannot be read as weights, expected safetensors") as error:
+        build_backbone("timm:net", weights=str(tmp_path / "bad.onnx"))
+    assert "weights_only" not in str(error.value)
 
 
 def test_torchvision(monkeypatch):

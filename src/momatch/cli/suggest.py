@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ class Arguments:
 
     Attributes:
         source: a features file (momatch embed) or the directory of a finished run.
-        labels: features files only: where to read labels, as for momatch train.
+        labels: features files only: where to read labels, as for momatch train; by default also in the labels.csv of momatch
+            label beside the features file.
         n: images to suggest.
         out: write them to this CSV file, with an empty column label to fill in; likely outliers go to NAME-outliers.csv.
         seed: seed for clusters, and for the images considered if there are many.
@@ -52,10 +54,13 @@ def main(argv: Sequence[str]) -> int:
     arguments = tyro.cli(Arguments, prog="momatch suggest", args=list(argv))
     if arguments.out is not None:
         check_target(arguments.out, overwrite=arguments.overwrite)
-    from momatch.suggestions import read_pool
+    from momatch.suggestions import page_labels, read_pool
 
+    labels: str | Path | None = arguments.labels
+    if labels is None and (labels := page_labels(arguments.source)) is not None:
+        print(f"momatch suggest: labels are read from {labels} (--labels for others)", file=sys.stderr)
     with warnings_said("suggest"):
-        pool = read_pool(arguments.source, labels=arguments.labels, trust_code=arguments.trust_code)
+        pool = read_pool(arguments.source, labels=labels, trust_code=arguments.trust_code)
         found = pool.suggest(arguments.n, seed=arguments.seed)
     if arguments.out is None:
         for line in lines(pool, found):
@@ -76,13 +81,18 @@ def lines(pool: "Pool", found: "Suggestions") -> Iterator[str]:
     """Both lists, for a person."""
     for row, guess, confidence in _rows(found):
         known = f"  {pool.class_names[guess]}, {confidence:.0%} sure" if guess >= 0 else ""
-        yield f"{pool.name(row)}{known}"
+        yield f"{_printable(pool.name(row))}{known}"
     if len(found.outliers):
         yield ""
         yield f"{len(found.outliers):,} images look like no class, the most outlying first:"
-        yield from (pool.name(row) for row in found.outliers[:_SHOWN].tolist())
+        yield from (_printable(pool.name(row)) for row in found.outliers[:_SHOWN].tolist())
         if len(found.outliers) > _SHOWN:
             yield f"and {len(found.outliers) - _SHOWN:,} more; --out FILE.csv lists all"
+
+
+def _printable(name: str) -> str:
+    """A name in one line: line breaks and other control characters are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)
 
 
 def table(pool: "Pool", found: "Suggestions") -> bytes:

@@ -14,6 +14,10 @@ class Labeling:
         dropped: embedded images that are not there; they are not used.
         command: embeds what is missing.
         reason: why the stored labels are used, if they had to be.
+        folder: the folder of images that a manifest adds to; empty if the source is all there is.
+        listed: labels of training images that the manifest gave.
+        from_folder: labels of training images that it did not list.
+        gone: rows of the manifest whose files are not there; they are not used.
     """
 
     source: str | None = None
@@ -22,6 +26,10 @@ class Labeling:
     dropped: int = 0
     command: str = ""
     reason: str = ""
+    folder: str = ""
+    listed: int = 0
+    from_folder: int = 0
+    gone: int = 0
 
     def notes(self) -> list[str]:
         """What the user should know, one sentence each."""
@@ -29,8 +37,14 @@ class Labeling:
             return [f"labels are those stored with the features: {self.reason}"] if self.reason else []
         since = f"{self.changed:,} changed since the embedding" if self.changed else "as at the embedding"
         notes = [f"labels are read from {self.source}: {since}"]
+        if self.from_folder and (self.folder or self.listed):
+            folder = self.folder or "the folder, as at the embedding"
+            notes.append(f"{self.listed:,} labels are from {self.source}, {self.from_folder:,} from {folder}")
+        if self.gone:
+            notes.append(f"{self.gone:,} rows of {self.source} name images that are not there and are not used")
+        images = self.folder or self.source
         if self.dropped:
-            notes.append(f"{self.dropped:,} embedded images are no longer in {self.source} and are not used")
+            notes.append(f"{self.dropped:,} embedded images are no longer in {images} and are not used")
         if self.missing:
-            notes.append(f"{self.missing:,} images of {self.source} are not embedded and not used; run: {self.command}")
+            notes.append(f"{self.missing:,} images of {images} are not embedded and not used; run: {self.command}")
         return notes

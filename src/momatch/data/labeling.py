@@ -1,7 +1,8 @@
 """Labels of embedded images, read where they are kept: features are made once, labels change.
 
 Images are recognised by content (`momatch.data.content`), so a file that was moved from one folder to another keeps its
-features. A manifest that is named explicitly is matched by file name, because its images need not be there.
+features. A manifest that is named explicitly adds to what the folder of the images says. Its images need not be there: then
+they are found by name (`momatch.data.row_matching`).
 """
 
 import csv
@@ -11,7 +12,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from momatch.data.image_files import class_order
 from momatch.data.label_source import Labeling
 from momatch.data.listing import list_files
 from momatch.data.report import DataError, LoadOptions
+from momatch.data.row_matching import KnownImage, ListedRow, match_rows
 from momatch.data.sources.manifest import MANIFESTS, NONE, named_labels
 
 #: Value of the option `labels` for the labels in the features file.
@@ -126,7 +127,7 @@ def current_labels(
             raise DataError(f"labels: got {path}, which does not exist, expected a manifest or folder, or {STORED!r}")
     if path.is_file() and options.labels is not None:
         recorded = _by_record(spec, path, stored)
-        return recorded if recorded is not None else _by_name(spec, path, stored)
+        return recorded if recorded is not None else _by_manifest(spec, path, stored, unreadable, options)
     try:
         found = _by_content(spec, path, stored, unreadable, options)
     except DataError as error:
@@ -144,92 +145,76 @@ def _by_content(
     options: LoadOptions,
 ) -> CurrentLabels | None:
     """The images in a folder or manifest with their labels; None if none of them is embedded."""
-    files = list_files(path, LoadOptions(test_fraction=float(spec.options.get("test_fraction", 0.0))))
-    if files is None:
-        raise DataError(f"{path}: got neither a folder nor a manifest, expected one of them")
     places = _Places(spec, stored)
-    digests = as_bytes(file_digests(files.root, files.paths, options.cache_dir))
-    missing = 0
-    for row, digest in enumerate(digests):
-        split = "train" if row < files.num_train else "test"
-        label = int(files.labels[row])
-        name = files.class_names[label] if label >= 0 else None
-        if label == _NO_CLASS:
-            # Nobody misses it if it is not embedded.
-            places.take(NONE, digest, None, files.paths[row])
-        elif not places.take(split, digest, name, files.paths[row]):
-            missing += digest not in unreadable and any(digest)
-    return places.result(files.class_names, files.source, missing)
+    places.take_files(path, unreadable, options)
+    return places.result(str(path))
 
 
-def _by_name(spec: FeatureSpec, path: Path, stored: Mapping[str, StoredSplit]) -> CurrentLabels:
-    """The embedded images, labelled by the file names in a manifest; test images that are not listed keep their labels."""
-    listed = named_labels(path)
+def _by_manifest(
+    spec: FeatureSpec,
+    path: Path,
+    stored: Mapping[str, StoredSplit],
+    unreadable: frozenset[bytes],
+    options: LoadOptions,
+) -> CurrentLabels:
+    """The embedded images with the labels of a manifest, and for those that it does not list what their folder says.
+
+    The folder says what it said at the embedding if it is gone. If another manifest was embedded, what is not listed is
+    unlabelled, but test images keep their labels.
+    """
+    source = find_source(spec)
     places = _Places(spec, stored)
-    chosen: dict[tuple[str, int], tuple[str, str]] = {}
-    names = _Names(stored)
-    missing = 0
-    for line, file, label, split in listed:
-        place = names.find(file, f"{path}: line {line}")
-        if place is None:
-            missing += 1
-        elif place[0] == "train" or label or split == NONE:
-            # An image that was embedded for testing lacks the views to train on, whatever the manifest says.
-            chosen[place] = (label, "test" if place[0] == "test" and split != NONE else split)
-    if not chosen:
-        raise DataError(f"{path}: got none of the images of {spec.path}, expected names such as {names.example}")
-    for origin, content in stored.items():
-        for row, file in enumerate(content.files):
-            old = int(content.labels[row])
-            kept = spec.class_names[old] if origin == "test" and old >= 0 else ""
-            label, split = chosen.get((origin, row), (kept, origin))
-            places.put(split, origin, row, label or None, file)
-    found = places.result((), str(path), missing)
+    if source is not None and source.is_dir():
+        places.take_files(source, unreadable, options)
+    if not places.images:
+        places.take_stored(with_labels=Path(spec.source).suffix.lower() not in MANIFESTS)
+    said = named_labels(path)
+    digests = as_bytes(file_digests(str(path.parent), [file for _, file, _, _ in said], options.cache_dir))
+    rows = [
+        ListedRow(line, file, digest if any(digest) else None)
+        for (line, file, _, _), digest in zip(said, digests, strict=True)
+    ]
+    folder = source.parent if source is not None and source.is_file() else source
+    matches = match_rows(rows, places.known(), manifest=path, folder=folder)
+    if not matches.rows:
+        example = next((file for content in stored.values() for file in content.files), "(none: no image files)")
+        raise DataError(f"{path}: got none of the images of {spec.path}, expected names such as {example}")
+    for image, row in matches.rows.items():
+        _, _, label, split = said[row]
+        if label or split == NONE or image not in matches.by_old_name:
+            places.say(image, label or None, split)
+    for row in matches.unknown:
+        if rows[row].digest is None:
+            places.gone += 1
+        else:
+            places.missing.add(os.path.realpath(path.parent / rows[row].file))
+    found = places.result(str(path), folder="" if source is None or source.is_file() else str(source))
     if found is None:
         raise DataError(f"{path}: got no image to train on, expected some with the split train")
     return found
 
 
-class _Names:
-    """Finds embedded images by file name: the one with the most path components in common, from the end."""
+@dataclass
+class _Image:
+    """An image to use: its split, where its features are, its class and name, and whether a manifest named it."""
 
-    def __init__(self, stored: Mapping[str, StoredSplit]) -> None:
-        self._by_name: dict[str, list[tuple[tuple[str, int], list[str]]]] = defaultdict(list)
-        for split, content in stored.items():
-            for row, file in enumerate(content.files):
-                parts = _parts(file)
-                self._by_name[parts[0]].append(((split, row), parts))
-        self.example = next((file for content in stored.values() for file in content.files), "(none: no image files)")
-
-    def find(self, file: str, where: str) -> tuple[str, int] | None:
-        """Split and row of an image; None if it is not embedded.
-
-        Raises:
-            DataError: if several images fit equally well.
-        """
-        parts = _parts(file)
-        fits = [(_fit(parts, other), place) for place, other in self._by_name.get(parts[0], [])]
-        if not fits:
-            return None
-        best = max(fit for fit, _ in fits)
-        places = [place for fit, place in fits if fit == best]
-        if len(places) > 1:
-            raise DataError(f"{where}: got {file}, which fits {len(places)} embedded images, expected more of its path")
-        return places[0]
-
-
-def _parts(file: str) -> list[str]:
-    return [part for part in reversed(os.path.normpath(file).replace("\\", "/").split("/")) if part]
-
-
-def _fit(wanted: Sequence[str], stored: Sequence[str]) -> tuple[int, bool]:
-    """How many components two paths have in common from the end, and whether these are all of the stored path."""
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(wanted, stored, strict=False)))
-    return common, common == len(stored)
+    split: str
+    origin: str
+    row: int
+    name: str | None
+    file: str
+    is_listed: bool = False
 
 
 class _Places:
-    """Collects the images to use and where their features are."""
+    """Collects the images to use and where their features are.
+
+    Attributes:
+        images: those so far.
+        class_names: of classes that may have no image.
+        missing: files that are not embedded.
+        gone: rows of a manifest whose files are not there.
+    """
 
     def __init__(self, spec: FeatureSpec, stored: Mapping[str, StoredSplit]) -> None:
         self._spec, self._stored = spec, stored
@@ -239,58 +224,116 @@ class _Places:
             for row, digest in enumerate(as_bytes(content.digests)):
                 self._at[split][digest].append(row)
         self._taken: dict[tuple[str, bytes], int] = defaultdict(int)
-        self._names: dict[str, list[str | None]] = {"train": [], "test": [], NONE: []}
-        self._splits = {name: LabeledRows() for name in self._names}
-        self._used: set[tuple[str, int]] = set()
-        self._changed = 0
+        self.images: list[_Image] = []
+        self.class_names: tuple[str, ...] = ()
+        self.missing: set[str] = set()
+        self.gone = 0
+
+    def take_files(self, path: Path, unreadable: frozenset[bytes], options: LoadOptions) -> None:
+        """Use the images in a folder or manifest that are embedded.
+
+        Raises:
+            DataError: if it cannot be used.
+        """
+        files = list_files(path, LoadOptions(test_fraction=float(self._spec.options.get("test_fraction", 0.0))))
+        if files is None:
+            raise DataError(f"{path}: got neither a folder nor a manifest, expected one of them")
+        self.class_names = tuple(files.class_names)
+        digests = as_bytes(file_digests(files.root, files.paths, options.cache_dir))
+        for row, (file, digest) in enumerate(zip(files.paths, digests, strict=True)):
+            split = "train" if row < files.num_train else "test"
+            label = int(files.labels[row])
+            name = files.class_names[label] if label >= 0 else None
+            if label == _NO_CLASS:
+                # Nobody misses it if it is not embedded.
+                self.take(NONE, digest, None, file)
+            elif not self.take(split, digest, name, file) and digest not in unreadable and any(digest):
+                self.missing.add(os.path.realpath(os.path.join(files.root, file)))
+
+    def take_stored(self, *, with_labels: bool) -> None:
+        """Use all embedded images; without their labels only test images keep them."""
+        self.class_names = self._spec.class_names if with_labels else ()
+        for origin, content in self._stored.items():
+            for row, file in enumerate(content.files):
+                name = self._embedded_name(origin, row) if with_labels or origin == "test" else None
+                self.images.append(_Image(origin, origin, row, name, file))
 
     def take(self, split: str, digest: bytes, name: str | None, file: str) -> bool:
         """Use the features of an image with this digest; False if there are none.
 
         Copies of one image take the rows of the copies in turn, so that each keeps its own.
+
+        Raises:
+            KeyError: if there is no such split.
         """
         # The plain view of a training image serves to test; a test image lacks the views to train on.
-        for origin in ("test", "train") if split == "test" else ("train",):
+        for origin in {"train": ("train",), NONE: ("train",), "test": ("test", "train")}[split]:
             rows = self._at.get(origin, {}).get(digest)
             if rows:
                 turn = self._taken[origin, digest]
                 self._taken[origin, digest] = turn + 1
-                self.put(split, origin, rows[turn % len(rows)], name, file)
+                self.images.append(_Image(split, origin, rows[turn % len(rows)], name, file))
                 return True
         return False
 
-    def put(self, split: str, origin: str, row: int, name: str | None, file: str) -> None:
-        """Use a row of the stored split `origin` in `split`, with the class `name`."""
-        self._used.add((origin, row))
-        old = int(self._stored[origin].labels[row])
-        self._changed += split != origin or name != (self._spec.class_names[old] if old >= 0 else None)
-        if (split, origin) == (NONE, "test"):
-            return  # it is not among the training images that `LabeledRows` of no class refer to; nothing needs it
-        shift = (
-            len(self._stored["test"].labels) if (split, origin) == ("test", "train") and "test" in self._stored else 0
-        )
-        self._splits[split].add(_UNLABELED, file, row + shift)
-        self._names[split].append(name)
+    def known(self) -> list[KnownImage]:
+        """The images so far, as rows of a manifest may name them."""
+        digests = {split: as_bytes(content.digests) for split, content in self._stored.items()}
+        return [
+            KnownImage(image.file, self._stored[image.origin].files[image.row], digests[image.origin][image.row])
+            for image in self.images
+        ]
 
-    def result(self, class_names: Sequence[str], source: str, missing: int) -> CurrentLabels | None:
-        """The images with numbered classes; None if there are none to train on."""
-        if not self._splits["train"].rows:
-            return None
-        used = {name for names in self._names.values() for name in names if name is not None}
-        ordered = class_order([*class_names, *used])
+    def say(self, number: int, name: str | None, split: str) -> None:
+        """Give an image the class and split of a manifest. A test image stays one, and keeps its label if none is given."""
+        image = self.images[number]
+        if split == NONE:
+            image.name, image.split = None, NONE
+        elif name is not None or image.split != "test":
+            image.name, image.split = name, "test" if image.split == "test" else split
+        image.is_listed = True
+
+    def result(self, source: str, *, folder: str = "") -> CurrentLabels | None:
+        """The images with numbered classes; None if there are none to train on.
+
+        Args:
+            source: where the labels come from.
+            folder: the folder that `source` adds to.
+        """
+        used = {image.name for image in self.images if image.name is not None}
+        ordered = class_order([*self.class_names, *used])
         number = {name: k for k, name in enumerate(ordered)}
-        for split, names in self._names.items():
-            without = _NO_CLASS if split == NONE else _UNLABELED
-            self._splits[split].labels = [without if name is None else number[name] for name in names]
+        splits = {split: LabeledRows() for split in ("train", "test", NONE)}
+        shift = len(self._stored["test"].labels) if "test" in self._stored else 0
+        for image in self.images:
+            if (image.split, image.origin) == (NONE, "test"):
+                continue  # not among the training images that `LabeledRows` of no class refer to; nothing needs it
+            without = _NO_CLASS if image.split == NONE else _UNLABELED
+            row = image.row + (shift if (image.split, image.origin) == ("test", "train") else 0)
+            splits[image.split].add(without if image.name is None else number[image.name], image.file, row)
+        if not splits["train"].rows:
+            return None
+        labeled = [image for image in self.images if image.split == "train" and image.name is not None]
         total = sum(len(content.labels) for content in self._stored.values())
         labeling = Labeling(
             source=source,
-            changed=self._changed,
-            missing=missing,
-            dropped=total - len(self._used),
+            changed=sum(self._is_changed(image) for image in self.images),
+            missing=len(self.missing),
+            dropped=total - len({(image.origin, image.row) for image in self.images}),
             command=embed_command(self._spec),
+            folder=folder,
+            listed=sum(image.is_listed for image in labeled),
+            from_folder=sum(not image.is_listed for image in labeled),
+            gone=self.gone,
         )
-        return CurrentLabels(ordered, self._splits, labeling)
+        return CurrentLabels(ordered, splits, labeling)
+
+    def _embedded_name(self, origin: str, row: int) -> str | None:
+        label = int(self._stored[origin].labels[row])
+        return self._spec.class_names[label] if label >= 0 else None
+
+    def _is_changed(self, image: _Image) -> bool:
+        return image.split != image.origin or image.name != self._embedded_name(image.origin, image.row)
 
 
 def embed_command(spec: FeatureSpec) -> str:
@@ -343,17 +386,17 @@ def _by_record(spec: FeatureSpec, path: Path, stored: Mapping[str, StoredSplit])
     reader = csv.reader(io.StringIO(path.read_bytes().decode("utf-8", "surrogateescape"), newline=""))
     if tuple(next(reader, ())) not in (_COLUMNS, _WITH_STATUS):
         return None
-    places, classes, missing = _Places(spec, stored), [], 0
+    places, missing = _Places(spec, stored), 0
     try:
         for file, label, split, digest, *status in reader:
             if split == _CLASS:
-                classes.append(label)
+                places.class_names += (label,)
             else:
                 into = NONE if status == [NONE] else split
                 missing += not places.take(into, bytes.fromhex(digest), label or None, file)
     except (ValueError, KeyError) as error:
         raise DataError(f"{path}: line {reader.line_num} cannot be read; the file is damaged") from error
-    found = places.result(classes, str(path), missing)
+    found = places.result(str(path))
     if missing or found is None:
         raise DataError(
             f"{path}: {missing:,} of its images are not in {spec.path}, expected all; they were embedded for another split, "

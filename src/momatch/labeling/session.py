@@ -44,12 +44,12 @@ class Paths:
         return self.labels.with_suffix(".classes.txt")
 
     def commands(self) -> list[str]:
-        """What to run next: train, predict and export."""
+        """What to run next: train, predict and export. They replace earlier results: after more labels they are run again."""
         run = shlex.quote(str(Path("runs") / self.images.resolve().name))
         images, labels, features = (shlex.quote(str(path)) for path in (self.images, self.labels, self.features))
         return [
-            f"momatch train --dataset {features} --labels {labels} --run-dir {run}",
-            f"momatch predict {run} {images} --out predictions.csv",
+            f"momatch train --dataset {features} --labels {labels} --run-dir {run} --overwrite",
+            f"momatch predict {run} {images} --out predictions.csv --overwrite",
             f"momatch export {run}",
         ]
 

@@ -1,5 +1,6 @@
 """What `suggest` needs, from a features file or a finished run."""
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset
 from momatch.data.feature_spec import read_feature_spec
+from momatch.data.labeling import find_source
 from momatch.data.load import load_dataset
 from momatch.data.rows import FeatureRows, Rows
 from momatch.evaluation.pool_judging import judge_pool
@@ -22,6 +24,9 @@ from momatch.training.run import Run
 
 #: The judge sees at most so many unlabelled rows; of others nothing is said.
 _MOST_JUDGED = 20_000
+#: The manifest that `momatch label` keeps beside the features file by default, and its columns.
+PAGE_LABELS = "labels.csv"
+_PAGE_COLUMNS = frozenset({"path", "label", "status", "guess", "answered"})
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,26 @@ def read_pool(source: str | Path, *, labels: str | Path | None = None, trust_cod
                 f"labels: got {labels} for the run {source}, expected none: a run has the labels it was trained on"
             )
         return _of_run(Run.load(path, trust_code=trust_code))
+    if not path.exists():
+        raise ValueError(f"{source}: there is no such file or directory, expected a features file or a run directory")
     if read_feature_spec(path) is None:
         raise ValueError(f"{source}: got no features file, expected one made with momatch embed, or a run directory")
     return _of_features(load_dataset(path, labels=labels))
+
+
+def page_labels(source: str | Path) -> Path | None:
+    """The manifest of `momatch label` beside a features file; None if there is none, or it was itself embedded."""
+    path = Path(source).expanduser()
+    manifest = path.with_name(PAGE_LABELS)
+    spec = read_feature_spec(path) if path.is_file() and manifest.is_file() else None
+    if spec is None:
+        return None
+    embedded = find_source(spec)
+    if embedded is not None and embedded.resolve() == manifest.resolve():
+        return None
+    with open(manifest, encoding="utf-8-sig", errors="replace", newline="") as file:
+        columns = {column.strip() for column in next(csv.reader(file), [])}
+    return manifest if columns >= _PAGE_COLUMNS else None
 
 
 def _of_features(dataset: Dataset) -> Pool:

@@ -197,7 +197,12 @@ def _read(source: Path, options: LoadOptions, *, must_exist: bool) -> _Reading:
     if total == 0:
         raise DataError(f"{source}: got no rows, expected one per image")
     limit = options.skip_limit(total)
-    if len(reading.skipped) > limit or not reading.paths:
+    if not reading.paths:
+        raise DataError(
+            f"{source}: got no row that can be used out of {total}, expected paths relative to the file, and labels:\n"
+            f"{examples(reading.skipped)}\nRepair them"
+        )
+    if len(reading.skipped) > limit:
         raise DataError(
             f"{source}: {len(reading.skipped)} of {total} rows cannot be used, expected at most {limit}:\n"
             f"{examples(reading.skipped)}\nRepair or remove them",

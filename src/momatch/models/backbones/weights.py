@@ -77,9 +77,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        # What torch says of a pickle is advice to load it unsafely.
+        said = f" ({' '.join(str(error).split())[:200]})" if isinstance(error, SafetensorError) else ""
         raise ValueError(
-            f"{path}: cannot be read as weights ({' '.join(str(error).split())[:200]}), expected safetensors or a state dict; "
-            "a file that holds whole Python objects is not loaded, because it could run any code: save its state_dict()"
+            f"{path}: cannot be read as weights{said}, expected safetensors or a state dict of torch; a file that holds whole "
+            "Python objects is not loaded, because it could run any code: save its state_dict()"
         ) from error
     while isinstance(content, Mapping):
         inner = next((content[key] for key in _NESTED if isinstance(content.get(key), Mapping)), None)
