@@ -99,6 +99,20 @@ def test_a_folder_of_files_that_a_manifest_cannot_name_is_refused_before_embeddi
     assert not (folder / "features.npz").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fast": True}, "fast and image_size: got both"),
+        ({"untrained": True}, "untrained False, got True"),
+        ({"weights": "mine.safetensors"}, "weights None, got 'mine.safetensors'"),
+        ({"backbone": "wrn-10-1"}, "backbone 'cnn-tiny', got 'wrn-10-1'"),
+    ],
+)
+def test_settings_other_than_those_of_the_features_are_refused(photos, changes, message):
+    with pytest.raises(ValueError, match=message), open_session(options(photos, **changes)):
+        pass
+
+
 def test_features_of_other_images_are_refused(photos, tmp_path, capsys):
     assert main(["embed", "digits", "--limit", "20", "--backbone", "cnn-tiny", "--out", str(tmp_path / "d.npz")]) == 0
     assert main(["label", str(photos), "--features", str(tmp_path / "d.npz"), "--no-browser"]) == 1

@@ -17,6 +17,9 @@ from momatch.embedding import EmbedOptions, embed
 from momatch.labeling.answers import can_hold, check_class_name, read_rows
 from momatch.labeling.session import Paths, Session
 
+#: Settings that features depend on.
+_OF_EMBEDDING = ("backbone", "weights", "untrained", "image_size", "fast", "seed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions:
@@ -28,7 +31,10 @@ class LabelOptions:
         features: the features file; made, or brought up to date.
         classes: names of classes that should be there.
         backbone: as of `EmbedOptions`, as are the rest.
+        weights: file with the backbone's pretrained weights.
+        untrained: random weights where the backbone would have pretrained ones.
         image_size: side of the images in pixels.
+        fast: about half the size that the backbone was trained at.
         seed: of views and suggestions.
         device: to embed on.
         progress: show progress.
@@ -39,7 +45,10 @@ class LabelOptions:
     features: Path
     classes: tuple[str, ...] = ()
     backbone: str = "efficientnet-lite0"
+    weights: str | None = None
+    untrained: bool = False
     image_size: int | None = None
+    fast: bool = False
     seed: int = 0
     device: str = "auto"
     progress: bool = True
@@ -81,7 +90,7 @@ def _open(options: LabelOptions) -> Session:
     paths = Paths(options.images, options.labels, options.features)
     _check_names(options, paths)
     spec = read_feature_spec(options.features)
-    wanted = {"backbone": options.backbone, "image_size": options.image_size, "seed": options.seed}
+    wanted = {name: getattr(options, name) for name in _OF_EMBEDDING}
     given = {name: value for name, value in wanted.items() if value != getattr(LabelOptions, name)}
     # A file that exists gets the images that are new since, with the settings it was made with.
     settings = {**({} if spec is None else spec.options), **given}
