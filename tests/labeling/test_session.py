@@ -176,7 +176,7 @@ def test_all_labels_count_also_of_images_that_were_not_drawn(photos, monkeypatch
     monkeypatch.setattr(choice, "MOST_ROWS", 8)
     dataset = load_dataset(photos / "features.npz")
     size = len(dataset.train)
-    drawn = choice.considered_rows(np.full(size, UNLABELED), n=1, seed=0)
+    drawn = choice.considered_rows(np.full(size, UNLABELED), n=1, seed=0).tolist()
     outside = [row for row in range(size) if row not in drawn]
     labels = np.full(size, UNLABELED)
     for name in ("red", "blue"):
@@ -187,7 +187,7 @@ def test_all_labels_count_also_of_images_that_were_not_drawn(photos, monkeypatch
     assert not np.isnan(fit.posterior).any(), "those that were drawn and those with labels are all images"
     found = [dataset.class_names[fit.guess(row)[0]] for row in drawn]
     assert sum(name == kind(dataset.train.files[row]) for name, row in zip(found, drawn, strict=True)) >= 6
-    assert set(fit.queue) <= set(drawn.tolist())
+    assert set(fit.queue) <= set(drawn)
 
 
 @pytest.mark.parametrize("answers", [{999: Answer("red", "labelled")}, {0: Answer("fish", "labelled")}])
