@@ -51,6 +51,23 @@ def test_undo_takes_back_what_was_given_together_even_after_a_restart(tmp_path):
     assert again["b.png"] == again["a.png"] == Answer()
 
 
+def test_undo_passes_over_images_that_are_gone(tmp_path):
+    answers = make(tmp_path)
+    answers.give({"a.png": Answer("dog", "labelled")})
+    answers.give({"b.png": Answer("dog", "labelled")})
+    without = Answers(tmp_path / "labels.csv", ("a.png", "c,d.png"), ("", ""))
+    assert without.undo() == ("a.png",)
+    assert without.undo() == ()
+    assert rows(tmp_path)["b.png"]["label"] == "dog", "kept as it is"
+
+
+def test_none_of_these_is_a_decision_and_skipped_is_not(tmp_path):
+    answers = make(tmp_path)
+    answers.give({"b.png": Answer("", "none", "cat")})
+    answers.give({"c,d.png": Answer("", "skipped", "cat")})
+    assert answers.last_decided() == [Answer("", "none", "cat")]
+
+
 def test_an_edit_by_hand_is_read_and_other_columns_are_kept(tmp_path):
     answers = make(tmp_path)
     (tmp_path / "labels.csv").write_text("path,label,split,note\nb.png,dog,test,mine\na.png,-1,,\n")
@@ -71,6 +88,7 @@ def test_an_edit_by_hand_is_read_and_other_columns_are_kept(tmp_path):
         (b"path,label\na.png\n", "line 2: expected 2 fields"),
         (b"path,label\n\xff,cat\n", "UTF-8"),
         (b'path,label\n"a.png,cat\n', "repair it"),
+        (b"path,label\na.png,None\n", "expected another name"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_not_overwritten(tmp_path, content, message):

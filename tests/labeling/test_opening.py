@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from momatch.cli.main import main
+from momatch.data.report import DataWarning
 from momatch.labeling.answers import Answer
 from momatch.labeling.opening import LabelOptions, open_session
 from tests.labeling.setting import EACH, write_photographs
@@ -63,6 +64,53 @@ def test_bad_arguments_end_without_a_traceback(photos, capsys, arguments, messag
     given = [argument.format(photos=photos) for argument in arguments]
     assert main(["label", "--no-browser", *given]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["flag", "folder", "kept", "manifest"])
+def test_classes_that_cannot_be_named_so_are_found_before_embedding(tmp_path, where):
+    folder = write_photographs(tmp_path / "photos", each=1)
+    if where == "folder":
+        (folder / "red").rename(folder / "None")
+    elif where == "kept":
+        (folder / "labels.classes.txt").write_text("none\n")
+    elif where == "manifest":
+        (folder / "labels.csv").write_text("path,label\nunlabeled/red2.png,none\n")
+    given = options(folder, classes=("none",) if where == "flag" else ())
+    with pytest.raises(ValueError, match="expected another name"), open_session(given):
+        pass
+    assert not (folder / "features.npz").exists()
+
+
+def test_files_that_a_manifest_cannot_name_are_left_out(tmp_path):
+    folder = write_photographs(tmp_path / "photos")
+    shutil.copy(folder / "unlabeled" / "red5.png", folder / "unlabeled" / "two\nlines.png")
+    with pytest.warns(DataWarning, match="1 of 29 image files.*left out"), open_session(options(folder)) as session:
+        names = [session.image_path(row).name for row in range(session.state()["images"])]
+    assert len(names) == 4 + 2 * EACH
+    assert set(names) == {file.name for file in folder.rglob("*.png")} - {"two\nlines.png"}
+    assert "lines" not in (folder / "labels.csv").read_text()
+
+
+def test_a_folder_of_files_that_a_manifest_cannot_name_is_refused_before_embedding(tmp_path):
+    folder = write_photographs(tmp_path / "two\nlines", each=1)
+    given = options(folder, labels=tmp_path / "labels.csv")
+    with pytest.raises(ValueError, match="6 of 6 image files"), open_session(given):
+        pass
+    assert not (folder / "features.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fast": True}, "fast and image_size: got both"),
+        ({"untrained": True}, "untrained False, got True"),
+        ({"weights": "mine.safetensors"}, "weights None, got 'mine.safetensors'"),
+        ({"backbone": "wrn-10-1"}, "backbone 'cnn-tiny', got 'wrn-10-1'"),
+    ],
+)
+def test_settings_other_than_those_of_the_features_are_refused(photos, changes, message):
+    with pytest.raises(ValueError, match=message), open_session(options(photos, **changes)):
+        pass
 
 
 def test_features_of_other_images_are_refused(photos, tmp_path, capsys):

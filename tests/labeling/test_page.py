@@ -34,7 +34,7 @@ def visited(chromium, address, **options):
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(address)
-    page.wait_for_selector("figure img")
+    look(page)
     yield page
     context.close()
     assert not complaints
@@ -56,6 +56,16 @@ def served(folder: Path, classes=()):
         session.close()
 
 
+def look(page):
+    """Wait until all images on the page have loaded: before that no answer counts."""
+    page.wait_for_function(
+        """() => {
+          const images = [...document.querySelectorAll('figure img')];
+          return images.length && images.every((image) => image.complete && image.naturalWidth);
+        }"""
+    )
+
+
 def shown(page) -> tuple[str, str]:
     """Row and file name of the image on the page."""
     figure = page.locator("figure").first
@@ -64,6 +74,7 @@ def shown(page) -> tuple[str, str]:
 
 def press(page, key):
     """Press a key and wait for the next image."""
+    look(page)
     row, name = shown(page)
     page.keyboard.press(key)
     page.wait_for_function(
@@ -89,6 +100,11 @@ def labels(folder: Path) -> dict[str, dict[str, str]]:
         return {row["path"]: row for row in csv.DictReader(file)}
 
 
+def answered(folder: Path) -> set[str]:
+    """Files that were answered."""
+    return {name for name, row in labels(folder).items() if row["answered"]}
+
+
 def test_labels_by_keyboard_undo_reload_and_the_end(chromium, photos):
     with served(photos) as address, visited(chromium, address, color_scheme="dark") as page:
         named = [label_one(page) for _ in range(6)]
@@ -103,7 +119,7 @@ def test_labels_by_keyboard_undo_reload_and_the_end(chromium, photos):
         assert [labels(photos)[name]["status"] for name in (skipped, none)] == ["skipped", "none"]
         # Reload in the middle: nothing is lost, nothing is asked again.
         page.reload()
-        page.wait_for_selector("figure img")
+        look(page)
         assert shown(page)[1] not in {*named, skipped, none}
         assert "10 of 28 labelled, 1 none of these, 1 skipped" in page.inner_text("#progress")
         page.wait_for_function("() => document.querySelector('#accuracy').textContent.includes('right before it knew')")
@@ -141,6 +157,7 @@ def test_a_whole_grid_at_once_on_a_phone(chromium, photos):
         page.set_viewport_size({"width": 390, "height": 800})
         page.keyboard.press("g")
         page.wait_for_selector("figure >> nth=11")
+        look(page)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it fits the screen"
         names = [image.get_attribute("alt") for image in page.locator("figure img").all()]
         for position, name in enumerate(names[:5]):
@@ -156,8 +173,58 @@ def test_a_whole_grid_at_once_on_a_phone(chromium, photos):
         found = labels(photos)
         assert [found[name]["label"] for name in names[:5]] == [kind(name) for name in names[:5]]
         assert not any(found[name]["label"] for name in names[5:])
+        assert [found[name]["status"] for name in names[5:]] == ["skipped"] * 7, "left out"
+        # Others came in their place.
+        page.wait_for_function("() => document.querySelectorAll('figure').length === 12")
+        look(page)
+        assert not {image.get_attribute("alt") for image in page.locator("figure img").all()} & set(names)
+        # Undone one at a time, the grid shows one image, and Enter answers no other.
+        page.keyboard.press("g")
+        page.wait_for_function("() => document.querySelectorAll('figure').length === 1")
         page.keyboard.press("u")
         page.wait_for_function("() => document.querySelector('#progress').textContent.startsWith('4 of 28')")
+        assert page.locator("figure").count() == 1
+        look(page)
+        before = answered(photos)
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(500)
+        assert len(answered(photos) - before) <= 1
+
+
+def test_a_key_that_is_held_or_comes_before_the_image_answers_nothing(chromium, photos):
+    with served(photos) as address, visited(chromium, address) as page:
+        name, key = shown(page)[1], key_of(page, "red")
+        large = re.compile(r"/images/\d+$")
+        page.route(large, lambda route: None)  # the next image does not arrive
+        page.keyboard.down(key)
+        page.wait_for_function("name => document.querySelector('figure img').alt !== name", arg=name)
+        for _ in range(3):
+            page.keyboard.down(key)  # a repeat, as the key was not released
+        page.keyboard.up(key)
+        page.keyboard.press(key)
+        page.keyboard.press("Enter")
+        page.keyboard.press("n")
+        page.wait_for_timeout(500)
+        assert answered(photos) == {name}
+        page.unroute(large)
+        page.reload()
+        press(page, key)
+        assert len(answered(photos)) == 2
+
+
+def test_an_error_stays_until_the_next_action_even_if_it_is_not_json(chromium, photos):
+    with served(photos) as address, visited(chromium, address) as page:
+        page.route("**/answers", lambda route: route.fulfill(status=502, body="Bad Gateway"))
+        page.keyboard.press(key_of(page, "red"))
+        page.wait_for_function("() => document.querySelector('#problem').textContent.includes('status 502')")
+        with page.expect_response("**/state?*"):
+            pass
+        with page.expect_response("**/state?*"):
+            pass
+        assert "status 502" in page.inner_text("#problem")
+        page.unroute("**/answers")
+        press(page, key_of(page, "red"))
+        assert page.locator("#problem").is_hidden()
 
 
 def test_names_are_text_and_classes_are_added_while_labelling(chromium, photos):
@@ -176,6 +243,18 @@ def test_names_are_text_and_classes_are_added_while_labelling(chromium, photos):
         page.wait_for_function("() => document.querySelector('#problem').textContent.includes('there already')")
 
 
+def test_two_tabs_do_not_overwrite_each_other(chromium, photos):
+    with served(photos) as address, visited(chromium, address) as one, visited(chromium, address) as two:
+        assert shown(one) == shown(two)
+        name = shown(two)[1]
+        two.route("**/state?*", lambda route: route.abort())  # it does not learn of the other
+        press(one, key_of(one, "red"))
+        two.unroute("**/state?*")
+        press(two, key_of(two, "blue"))
+        assert labels(photos)[name]["label"] == "red"
+        assert "answered elsewhere" in two.inner_text("#problem")
+
+
 def test_two_tabs_do_not_ask_the_same_twice(chromium, photos):
     with served(photos) as address, visited(chromium, address) as one, visited(chromium, address) as two:
         assert shown(one) == shown(two)
@@ -185,7 +264,7 @@ def test_two_tabs_do_not_ask_the_same_twice(chromium, photos):
         two.wait_for_function("row => document.querySelector('figure').dataset.row !== row", arg=before)
         second = label_one(two)
         assert first != second
-        assert {name for name, row in labels(photos).items() if row["answered"]} == {first, second}
+        assert answered(photos) == {first, second}
 
 
 def test_a_file_that_is_gone_or_damaged_can_be_skipped(chromium, photos):

@@ -130,12 +130,14 @@ def test_images_are_sent_as_jpeg_and_what_is_gone_says_so(client):
         ("answers", b"{"),
         ("answers", []),
         ("answers", {"answers": []}),
-        ("answers", {"answers": [{"row": "0", "label": "red"}]}),
-        ("answers", {"answers": [{"row": True, "label": "red"}]}),
-        ("answers", {"answers": [{"row": 0, "label": "red", "status": "none"}]}),
-        ("answers", {"answers": [{"row": 0, "status": "labelled"}]}),
-        ("answers", {"answers": [{"row": 0, "label": "fish"}]}),
-        ("answers", {"answers": [{"row": 10**6, "label": "red"}]}),
+        ("answers", {"answers": [{"row": "0", "known": "", "label": "red"}]}),
+        ("answers", {"answers": [{"row": True, "known": "", "label": "red"}]}),
+        ("answers", {"answers": [{"row": 0, "known": "", "label": "red", "status": "none"}]}),
+        ("answers", {"answers": [{"row": 0, "known": "", "status": "labelled"}]}),
+        ("answers", {"answers": [{"row": 0, "known": "", "label": "fish"}]}),
+        ("answers", {"answers": [{"row": 10**6, "known": "", "label": "red"}]}),
+        ("answers", {"answers": [{"row": 0, "label": "red"}]}),
+        ("answers", {"answers": [{"row": 0, "known": None, "label": "red"}]}),
         ("answers", b"[" * 50_000),
         ("answers", b" " * 200_000),
         ("classes", {"name": 3}),
@@ -157,12 +159,39 @@ def test_bad_numbers_are_refused(client):
 
 
 def test_an_answer_is_on_disk_before_the_response(client):
-    status, content, _ = client("answers", method="POST", body={"answers": [{"row": 0, "label": "red"}]})
+    row = client.session.offers(1)[0]["row"]
+    status, content, _ = client("answers", method="POST", body={"answers": [{"row": row, "known": "", "label": "red"}]})
     assert status == 200
     assert json.loads(content)["classes"]
     assert "labelled" in (client.folder / "labels.csv").read_text()
     offers = json.loads(client("undo", method="POST", body={})[1])
-    assert [offer["row"] for offer in offers] == [0]
+    assert [offer["row"] for offer in offers] == [row]
+
+
+def test_an_answer_to_what_was_answered_otherwise_is_refused(client):
+    row = client.session.offers(1)[0]["row"]
+
+    def answer(**said):
+        return client("answers", method="POST", body={"answers": [{"row": row, "known": "", **said}]})
+
+    assert answer(label="red")[0] == 200
+    before = (client.folder / "labels.csv").read_bytes()
+    status, content, _ = answer(label="blue")
+    assert status == 409
+    assert "answered elsewhere" in json.loads(content)["error"]
+    assert answer(label="red")[0] == 200, "the same said twice is no conflict"
+    assert (client.folder / "labels.csv").read_bytes() == before
+    client("undo", method="POST", body={})
+
+
+def test_a_defect_is_said_in_json(client, monkeypatch):
+    def broken(shown=()):
+        raise KeyError("green")
+
+    monkeypatch.setattr(client.session, "state", broken)
+    status, content, headers = client("state")
+    assert (status, headers["Content-Type"]) == (500, "application/json")
+    assert "KeyError" in json.loads(content)["error"]
 
 
 def test_a_port_that_is_taken_is_an_error(client):

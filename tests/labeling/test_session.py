@@ -2,10 +2,15 @@
 
 import time
 
+import numpy as np
 import pytest
 
+from momatch.data.dataset import UNLABELED
 from momatch.data.load import load_dataset
 from momatch.labeling.answers import Answer
+from momatch.labeling.model import Model
+from momatch.labeling.session import ConflictError
+from momatch.suggestions import choice
 from tests.labeling.setting import EACH, kind, open_session
 
 
@@ -114,6 +119,75 @@ def test_an_edited_manifest_is_followed(session, photos):
     assert "expected path and label" in session.state()["problem"]
     with pytest.raises(ValueError, match="expected path and label"):
         session.answer({0: Answer("red", "labelled")})
+
+
+@pytest.mark.parametrize("act", ["answer", "undo", "add_class"])
+def test_a_class_that_is_new_in_the_manifest_appears_whatever_comes_first(session, photos, act):
+    settled(session)
+    row = session.offers(1)[0]["row"]
+    text = (photos / "labels.csv").read_text()
+    file = "unlabeled/blue5.png" if "red" in session.offers(1)[0]["name"] else "unlabeled/red5.png"
+    (photos / "labels.csv").write_text(text.replace(f"{file},,", f"{file},green,"))
+    if act == "answer":
+        session.answer({row: Answer("green", "labelled")})
+    elif act == "undo":
+        session.undo()
+    else:
+        session.add_class("yellow")
+    state = settled(session)
+    assert {"name": "green", "labels": 1 + (act == "answer")} in state["classes"]
+    assert "green" in session.paths.classes.read_text().split()
+
+
+def test_a_manifest_that_was_repaired_is_no_problem_any_more(session, photos):
+    settled(session)
+    text = (photos / "labels.csv").read_text()
+    (photos / "labels.csv").write_text("nonsense")
+    assert session.state()["problem"]
+    (photos / "labels.csv").write_text(text)
+    settled(session)
+
+
+def test_an_answer_that_another_page_gave_otherwise_is_not_overwritten(session, photos):
+    settled(session)
+    first, second = session.offers(2)
+    known = {offer["row"]: offer["known"] for offer in (first, second)}
+    session.answer({first["row"]: Answer("red", "labelled")}, known)
+    before = (photos / "labels.csv").read_bytes()
+    with pytest.raises(ConflictError, match=r"answered elsewhere meanwhile \(labelled: red\)"):
+        session.answer({first["row"]: Answer("", "none"), second["row"]: Answer("red", "labelled")}, known)
+    assert (photos / "labels.csv").read_bytes() == before
+    session.undo()
+    session.answer({first["row"]: Answer("", "none")}, known)
+    with pytest.raises(ConflictError, match="taken back"):
+        session.answer({second["row"]: Answer("red", "labelled")}, {second["row"]: "skipped"})
+
+
+def test_none_of_these_counts_as_a_wrong_guess(session):
+    settled(session)
+    (offer,) = session.offers(1)
+    assert offer["guess"]
+    session.answer({offer["row"]: Answer("", "none")})
+    state = session.state()
+    assert (state["guesses"], state["right"]) == (1, 0)
+
+
+def test_all_labels_count_also_of_images_that_were_not_drawn(photos, monkeypatch):
+    monkeypatch.setattr(choice, "MOST_ROWS", 8)
+    dataset = load_dataset(photos / "features.npz")
+    size = len(dataset.train)
+    drawn = choice.considered_rows(np.full(size, UNLABELED), n=1, seed=0).tolist()
+    outside = [row for row in range(size) if row not in drawn]
+    labels = np.full(size, UNLABELED)
+    for name in ("red", "blue"):
+        rows = [row for row in outside if kind(dataset.train.files[row]) == name]
+        labels[rows] = dataset.class_names.index(name)
+    fit = Model(dataset).fit(labels, 2)
+    assert fit.posterior is not None
+    assert not np.isnan(fit.posterior).any(), "those that were drawn and those with labels are all images"
+    found = [dataset.class_names[fit.guess(row)[0]] for row in drawn]
+    assert sum(name == kind(dataset.train.files[row]) for name, row in zip(found, drawn, strict=True)) >= 6
+    assert set(fit.queue) <= set(drawn)
 
 
 @pytest.mark.parametrize("answers", [{999: Answer("red", "labelled")}, {0: Answer("fish", "labelled")}])

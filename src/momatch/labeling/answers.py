@@ -37,6 +37,11 @@ class Answer(NamedTuple):
     status: Status = ""
     guess: str = ""
 
+    @property
+    def known(self) -> str:
+        """What was said, as one text; empty if nothing was."""
+        return f"{self.status}: {self.label}" if self.label else self.status
+
 
 @dataclass(frozen=True)
 class _Stamp:
@@ -60,6 +65,10 @@ class Answers:
         files: the images, relative to the manifest's directory. Those that it does not list are added.
         labels: class of each image as it was found, for images that the manifest does not list; empty for none.
 
+    Attributes:
+        path: the manifest.
+        readings: how often it was read; more than before if someone else has changed it.
+
     Raises:
         DataError: if the manifest cannot be read.
         OSError: if it cannot be written.
@@ -67,6 +76,7 @@ class Answers:
 
     def __init__(self, path: Path, files: Sequence[str], labels: Sequence[str]) -> None:
         self.path = path
+        self.readings = 0
         self._files = tuple(files)
         self._found = dict(zip(files, labels, strict=True))
         self._columns: list[str] = list(_COLUMNS)
@@ -92,8 +102,9 @@ class Answers:
             return False
         if stamp == self._stamp:
             return False
-        self._columns, self._rows = _read(self.path)
+        self._columns, self._rows = read_rows(self.path)
         self._stamp = stamp
+        self.readings += 1
         self._lacks = any(file not in self._rows for file in self._files)
         self._add_missing()
         return True
@@ -124,22 +135,24 @@ class Answers:
     def undo(self) -> tuple[str, ...]:
         """Take back the latest answers, and return their images; none if there are none to take back.
 
+        Rows of images that are gone stay as they are: nobody could answer them again.
+
         Raises:
             DataError: as `give`.
             OSError: as `give`.
         """
         self.refresh()
-        latest = max((row["answered"] for row in self._rows.values()), default="")
+        latest = max((self._rows[file]["answered"] for file in self._files), default="")
         if not latest:
             return ()
         files = tuple(file for file in self._files if self._rows[file]["answered"] == latest)
         self._change({file: {**Answer()._asdict(), "answered": ""} for file in files})
         return files
 
-    def last_labeled(self) -> list[Answer]:
-        """The labels that were given here, oldest first."""
+    def last_decided(self) -> list[Answer]:
+        """The answers that were given here, oldest first: labels, and images that are none of the classes."""
         rows = [(self._rows[file]["answered"], file) for file in self._files if self._rows[file]["answered"]]
-        return [answer for _, file in sorted(rows) if (answer := self[file]).label]
+        return [answer for _, file in sorted(rows) if (answer := self[file]).status in ("labelled", "none")]
 
     def _change(self, changes: Mapping[str, Mapping[str, str]]) -> None:
         before = {file: self._rows[file] for file in changes}
@@ -153,7 +166,7 @@ class Answers:
     def _check_names(self) -> None:
         """Raise `DataError` if a manifest could not hold the name of a file."""
         for file in self._files:
-            if file != file.strip() or not file.isprintable():
+            if not can_hold(file):
                 raise DataError(
                     f"{file!r}: got a file name that a manifest cannot hold, expected printable text; rename it"
                 )
@@ -172,11 +185,16 @@ class Answers:
         self._stamp = _Stamp.of(self.path)
 
 
-def _read(path: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """Columns, and rows by path.
+def can_hold(file: str) -> bool:
+    """Whether a manifest can hold the name of a file."""
+    return file == file.strip() and file.isprintable()
+
+
+def read_rows(path: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Columns of a manifest, and its rows by path.
 
     Raises:
-        DataError: if it is not CSV in UTF-8 with a column ``path``, or a row does not fit.
+        DataError: if it is not CSV in UTF-8 with a column ``path``, a row does not fit, or a label cannot be a class.
     """
     rows: dict[str, dict[str, str]] = {}
     try:
@@ -202,6 +220,11 @@ def _read(path: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
     for row in rows.values():
         if row["label"].strip() == "-1":
             row["label"] = ""
+    for label in {row["label"].strip() for row in rows.values()} - {""}:
+        try:
+            check_class_name(label, ())
+        except ValueError as error:
+            raise DataError(f"{path}: {error}; repair it, nothing was changed") from error
     return columns, rows
 
 

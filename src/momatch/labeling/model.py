@@ -56,16 +56,24 @@ class Model:
         split, spec = dataset.train, dataset.features
         assert spec is not None, "the dataset has features"
         assert isinstance(split.rows, FeatureRows), "the dataset has features"
+        self._all, self._weak_views = split.rows, spec.weak_views
         self._size, self._seed = len(split), seed
-        # Of many images some are considered. All that are offered are among them, and so are all that get a label.
-        self._rows = considered_rows(np.full(len(split), UNLABELED), n=1, seed=seed)
-        chosen = split.rows.select(torch.from_numpy(self._rows))
+        self._consider(considered_rows(np.full(len(split), UNLABELED), n=1, seed=seed))
+
+    def _consider(self, rows: Int64[np.ndarray, " M"]) -> None:
+        chosen = self._all.select(torch.from_numpy(rows))
+        self._rows = rows
         with one_thread():
-            self._neighborhood = neighborhood_of(directions(chosen, spec.weak_views).numpy())
+            self._neighborhood = neighborhood_of(directions(chosen, self._weak_views).numpy())
         self._stages = chosen.stages_at(torch.arange(len(chosen)))
 
     def fit(self, labels: Int64[np.ndarray, " N"], num_classes: int) -> Fit:
         """Fit to labels, -1 for unlabelled and -2 for none of the classes."""
+        # Of many images some are considered. One that gets a label by another way, such as a class folder or an edited
+        # manifest, joins them; that is rare, so the neighbours are found again then.
+        labeled = np.flatnonzero(labels != UNLABELED)
+        if not np.isin(labeled, self._rows).all():
+            self._consider(np.union1d(self._rows, labeled))
         codes = labels[self._rows]
         posterior = None
         with one_thread():

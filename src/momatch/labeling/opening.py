@@ -1,14 +1,24 @@
 """From a folder of images to a session: embed once, lock the manifest, open."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
+from momatch.data.dataset import Dataset
 from momatch.data.feature_spec import read_feature_spec
+from momatch.data.listing import list_files
 from momatch.data.load import load_dataset
+from momatch.data.report import DataError, DataWarning, LoadOptions
 from momatch.embedding import EmbedOptions, embed
+from momatch.labeling.answers import can_hold, check_class_name, read_rows
 from momatch.labeling.session import Paths, Session
+
+#: Settings that features depend on.
+_OF_EMBEDDING = ("backbone", "weights", "untrained", "image_size", "fast", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +31,10 @@ class LabelOptions:
         features: the features file; made, or brought up to date.
         classes: names of classes that should be there.
         backbone: as of `EmbedOptions`, as are the rest.
+        weights: file with the backbone's pretrained weights.
+        untrained: random weights where the backbone would have pretrained ones.
         image_size: side of the images in pixels.
+        fast: about half the size that the backbone was trained at.
         seed: of views and suggestions.
         device: to embed on.
         progress: show progress.
@@ -32,7 +45,10 @@ class LabelOptions:
     features: Path
     classes: tuple[str, ...] = ()
     backbone: str = "efficientnet-lite0"
+    weights: str | None = None
+    untrained: bool = False
     image_size: int | None = None
+    fast: bool = False
     seed: int = 0
     device: str = "auto"
     progress: bool = True
@@ -45,6 +61,9 @@ def open_session(options: LabelOptions) -> Iterator[Session]:
     Raises:
         ValueError: if the folder, the features or the manifest cannot be used, or another process labels with this manifest.
         OSError: if a file cannot be written.
+
+    Warns:
+        DataWarning: if images are left out, because a manifest cannot hold their names or they cannot be decoded.
     """
     from filelock import FileLock, Timeout
 
@@ -68,8 +87,10 @@ def open_session(options: LabelOptions) -> Iterator[Session]:
 
 
 def _open(options: LabelOptions) -> Session:
+    paths = Paths(options.images, options.labels, options.features)
+    _check_names(options, paths)
     spec = read_feature_spec(options.features)
-    wanted = {"backbone": options.backbone, "image_size": options.image_size, "seed": options.seed}
+    wanted = {name: getattr(options, name) for name in _OF_EMBEDDING}
     given = {name: value for name, value in wanted.items() if value != getattr(LabelOptions, name)}
     # A file that exists gets the images that are new since, with the settings it was made with.
     settings = {**({} if spec is None else spec.options), **given}
@@ -82,6 +103,41 @@ def _open(options: LabelOptions) -> Session:
             **settings,
         )
     )
-    dataset = load_dataset(options.features, progress=options.progress)
-    paths = Paths(options.images, options.labels, options.features)
+    dataset = _nameable(load_dataset(options.features, progress=options.progress), paths)
     return Session(dataset, paths, options.classes, seed=options.seed)
+
+
+def _check_names(options: LabelOptions, paths: Paths) -> None:
+    """Find names that a manifest cannot hold before the images are embedded, which takes long.
+
+    Raises:
+        ValueError: if a class cannot be named so, the manifest cannot be read, or no image is left.
+    """
+    try:
+        files = list_files(options.images, LoadOptions())
+    except DataError as error:
+        # Options of the loader are none of this command.
+        raise error.renamed({}) from error
+    assert files is not None, "it is a folder"
+    for name in (*options.classes, *files.class_names, *filter(None, paths.kept_classes())):
+        check_class_name(name, ())
+    if options.labels.exists():
+        read_rows(options.labels)
+    unnameable = [file for file in files.paths if not can_hold(paths.in_manifest(file))]
+    if not unnameable:
+        return
+    said = (
+        f"{options.images}: got {len(unnameable)} of {len(files.paths)} image files with names that a manifest cannot hold, "
+        f"such as {unnameable[0]!r}, expected printable text; rename them"
+    )
+    if len(unnameable) == len(files.paths):
+        raise ValueError(said)
+    warnings.warn(f"{said} to label them: they are left out", DataWarning, stacklevel=2)
+
+
+def _nameable(dataset: Dataset, paths: Paths) -> Dataset:
+    """The images whose names a manifest can hold."""
+    kept = [row for row, file in enumerate(dataset.train.files) if can_hold(paths.in_manifest(file))]
+    if len(kept) == len(dataset.train):
+        return dataset
+    return replace(dataset, train=dataset.train.select(torch.tensor(kept)))

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from momatch.labeling.answers import Answer
 from momatch.labeling.pictures import LARGE, SMALL, PictureError, picture
-from momatch.labeling.session import Session
+from momatch.labeling.session import ConflictError, Session
 
 HOST = "127.0.0.1"
 #: Name of each file of the page -> its type.
@@ -100,7 +100,13 @@ def build_application(session: Session, *, token: str, port: int) -> Starlette:
     return Starlette(
         routes=[Mount("/{token}", routes=routes)],
         middleware=[Middleware(_Guard, token=token, port=port)],
-        exception_handlers={HTTPException: _refused, ValueError: _unusable, OSError: _unusable},
+        exception_handlers={
+            HTTPException: _refused,
+            ConflictError: _conflicting,
+            ValueError: _unusable,
+            OSError: _unusable,
+            Exception: _unexpected,
+        },
     )
 
 
@@ -176,7 +182,7 @@ class _Page:
         given = (await _body(request)).get("answers")
         if not isinstance(given, list) or not given:
             raise ValueError("answers: expected a list of at least one")
-        return await _in_thread(self._answer, dict(map(_answer, given)))
+        return await _in_thread(self._answer, dict(map(_answer, given)), dict(map(_known, given)))
 
     async def undo(self, request: Request) -> Response:
         await _body(request)
@@ -188,8 +194,8 @@ class _Page:
             raise ValueError("name: expected text")
         return await _in_thread(self._add_class, name)
 
-    def _answer(self, answers: dict[int, Answer]) -> dict[str, Any]:
-        self._session.answer(answers)
+    def _answer(self, answers: dict[int, Answer], known: dict[int, str]) -> dict[str, Any]:
+        self._session.answer(answers, known)
         return self._session.state()
 
     def _add_class(self, name: str) -> dict[str, Any]:
@@ -219,7 +225,7 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _answer(given: object) -> tuple[int, Answer]:
-    """Row and answer, from {"row": 3, "label": "cat"} or {"row": 3, "status": "none"}."""
+    """Row and answer, from {"row": 3, "known": "", "label": "cat"} or {"row": 3, "known": "", "status": "none"}."""
     if not isinstance(given, dict) or type(given.get("row")) is not int:
         raise ValueError("answers: expected objects with a row and a label or a status")
     label, status = given.get("label"), given.get("status")
@@ -228,6 +234,13 @@ def _answer(given: object) -> tuple[int, Answer]:
     if label is None and status in _STATUSES:
         return given["row"], Answer("", status)
     raise ValueError(f"answers: expected a label, or a status of {' or '.join(_STATUSES)}")
+
+
+def _known(given: dict[str, Any]) -> tuple[int, str]:
+    """Row and what the page knew of it: two pages do not overwrite each other's answers."""
+    if not isinstance(given.get("known"), str):
+        raise ValueError("answers: expected what was known of each image, as it was offered")
+    return given["row"], given["known"]
 
 
 def _rows(text: str) -> list[int]:
@@ -248,6 +261,16 @@ def _printable(value: Any) -> Any:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, status_code=error.status_code)
+
+
+async def _conflicting(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, status_code=409)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A defect: the traceback goes to the terminal, a sentence to the page."""
+    message = f"the server failed ({type(error).__name__}: {error}); answers so far are on disk, see the terminal"
+    return JSONResponse({"error": message}, status_code=500)
 
 
 async def _unusable(request: Request, error: Exception) -> Response:

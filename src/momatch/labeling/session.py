@@ -24,6 +24,10 @@ RECENT = 20
 MOST_OFFERED = 48
 
 
+class ConflictError(ValueError):
+    """An answer was given to an image that was answered otherwise meanwhile."""
+
+
 @dataclass(frozen=True)
 class Paths:
     """Where a session keeps things.
@@ -42,6 +46,17 @@ class Paths:
     def classes(self) -> Path:
         """Names of the classes, one per line, so that one without a label is not forgotten."""
         return self.labels.with_suffix(".classes.txt")
+
+    def kept_classes(self) -> list[str]:
+        """What `classes` holds; nothing if it does not exist."""
+        try:
+            return [line.strip() for line in self.classes.read_text(encoding="utf-8-sig").splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def in_manifest(self, file: str) -> str:
+        """The name of an image in the manifest, of which the name in the folder is given."""
+        return os.path.relpath(self.images / file, self.labels.parent)
 
     def commands(self) -> list[str]:
         """What to run next: train, predict and export. They replace earlier results: after more labels they are run again."""
@@ -74,17 +89,19 @@ class Session:
         split = dataset.train
         #: File names as the dataset has them, to show; and as the manifest has them, relative to where it is.
         self._names = split.files
-        self._files = tuple(_relative(paths, file) for file in split.files)
+        self._files = tuple(map(paths.in_manifest, split.files))
         self._row = {file: row for row, file in enumerate(self._files)}
         found = ["" if label < 0 else dataset.class_names[label] for label in split.labels.tolist()]
         self._answers = Answers(paths.labels, self._files, found)
+        self._followed = self._answers.readings
         self._classes: list[str] = []
-        for name in (*_kept_classes(paths.classes), *classes, *(self._answers[file].label for file in self._files)):
+        for name in (*paths.kept_classes(), *classes, *(self._answers[file].label for file in self._files)):
             if name and name not in self._classes:
                 self._classes.append(check_class_name(name, self._classes))
         self._keep_classes()
         self._fit: Fit | None = None
-        self._problem = ""
+        #: Why the manifest cannot be read, and why the model could not be fitted.
+        self._unread, self._problem = "", ""
         self._since_fit = 0
         self._refitting = Refitting(Model(dataset, seed=seed).fit, self._fitted, self._failed)
         self._refit()
@@ -116,33 +133,41 @@ class Session:
                 waiting += [row for row in range(len(self._files)) if row not in known and self._is_open(row)]
             return [self._offer(row) for row in waiting[: min(count, MOST_OFFERED)]]
 
-    def answer(self, answers: Mapping[int, Answer]) -> None:
+    def answer(self, answers: Mapping[int, Answer], known: Mapping[int, str] | None = None) -> None:
         """Write answers to disk; the model follows every few of them.
 
         Args:
             answers: row -> label and status; the guess is filled in here.
+            known: row -> what was known of it when it was shown (`Answer.known`); rows that are not here are not compared.
 
         Raises:
-            ValueError: if a row or class does not exist.
+            ConflictError: if an image was answered otherwise since it was shown; then nothing has changed.
+            ValueError: if a row or class does not exist, or the manifest was changed and cannot be read.
             OSError: if they cannot be written.
         """
         with self._lock:
+            self._follow()
             for row, answer in answers.items():
                 if not 0 <= row < len(self._files):
                     raise ValueError(f"row: got {row}, expected 0 to {len(self._files) - 1}")
                 if answer.label and answer.label not in self._classes:
                     raise ValueError(f"class: got {answer.label!r}, expected one of {', '.join(self._classes)}")
-            given = {self._files[row]: answer._replace(guess=self._guess(row)) for row, answer in answers.items()}
-            self._answers.give(given)
-            self._count(len(answers))
+            new = self._without_repeats(answers, known or {})
+            if new:
+                self._answers.give(
+                    {self._files[row]: answer._replace(guess=self._guess(row)) for row, answer in new.items()}
+                )
+                self._count(len(new))
 
     def undo(self) -> list[dict[str, Any]]:
         """Take the latest answers back and offer their images again.
 
         Raises:
+            ValueError: if the manifest was changed and cannot be read.
             OSError: if it cannot be written.
         """
         with self._lock:
+            self._follow()
             rows = [self._row[file] for file in self._answers.undo()]
             self._count(len(rows))
             return [self._offer(row) for row in rows]
@@ -155,6 +180,7 @@ class Session:
             OSError: if it cannot be written.
         """
         with self._lock:
+            self._refresh()
             self._classes.append(check_class_name(name, self._classes))
             self._keep_classes()
 
@@ -167,7 +193,7 @@ class Session:
         with self._lock:
             self._refresh()
             answers = [self._answers[file] for file in self._files]
-            right = [answer.guess == answer.label for answer in self._answers.last_labeled() if answer.guess]
+            right = [answer.guess == answer.label for answer in self._answers.last_decided() if answer.guess]
             unsure = () if self._fit is None else self._fit.unsure
             return {
                 "classes": [
@@ -182,7 +208,7 @@ class Session:
                 "recent_right": sum(right[-RECENT:]),
                 "is_ready": self._fit is not None,
                 "is_fitting": self._refitting.is_busy,
-                "problem": self._problem,
+                "problem": self._unread or self._problem,
                 "unsure": [self._offer(row) for row in unsure if self._is_open(row) and row not in shown],
                 "answered": [row for row in shown if 0 <= row < len(answers) and answers[row].status],
                 "manifest": str(self.paths.labels),
@@ -192,7 +218,8 @@ class Session:
     def _offer(self, row: int) -> dict[str, Any]:
         found = None if self._fit is None else self._fit.guess(row)
         guess, confidence = ("", 0.0) if found is None else (self._classes[found[0]], found[1])
-        return {"row": row, "name": self._names[row], "guess": guess, "confidence": confidence}
+        known = self._answers[self._files[row]].known
+        return {"row": row, "name": self._names[row], "guess": guess, "confidence": confidence, "known": known}
 
     def _guess(self, row: int) -> str:
         return str(self._offer(row)["guess"])
@@ -200,15 +227,42 @@ class Session:
     def _is_open(self, row: int) -> bool:
         return not self._answers[self._files[row]].status
 
+    def _without_repeats(self, answers: Mapping[int, Answer], known: Mapping[int, str]) -> dict[int, Answer]:
+        """Answers without those that were given already, elsewhere or by a request that was sent twice.
+
+        Raises:
+            ConflictError: as `answer`.
+        """
+        new: dict[int, Answer] = {}
+        for row, answer in answers.items():
+            now = self._answers[self._files[row]].known
+            if now == known.get(row, now):
+                new[row] = answer
+            elif now != answer.known:
+                raise ConflictError(
+                    f"{self._names[row]} was answered elsewhere meanwhile ({now or 'the answer was taken back'}); "
+                    "nothing was saved: look again, then answer"
+                )
+        return new
+
     def _refresh(self) -> None:
         """Follow edits of the manifest by others; one that cannot be read is said and changes nothing."""
         try:
-            if not self._answers.refresh():
-                return
-            self._problem = ""
+            self._follow()
         except ValueError as error:
-            self._problem = str(error)
+            self._unread = str(error)
+
+    def _follow(self) -> None:
+        """Read the manifest if others have edited it: its new classes appear, and the model is fitted again.
+
+        Raises:
+            ValueError: if it cannot be read.
+        """
+        self._answers.refresh()
+        self._unread = ""
+        if self._answers.readings == self._followed:
             return
+        self._followed = self._answers.readings
         labels = (self._answers[file].label for file in self._files)
         new = [name for name in dict.fromkeys(labels) if name and name not in self._classes]
         self._classes += new
@@ -217,6 +271,8 @@ class Session:
         self._refit()
 
     def _count(self, answers: int) -> None:
+        # An edit that came at the last moment was read while the answers were written.
+        self._refresh()
         self._since_fit += answers
         queue = () if self._fit is None else self._fit.queue
         if self._since_fit >= REFIT_EVERY or not any(map(self._is_open, queue)):
@@ -248,14 +304,3 @@ class Session:
     def _keep_classes(self) -> None:
         text = "".join(f"{name}\n" for name in self._classes)
         replace_files({self.paths.classes: text.encode()})
-
-
-def _kept_classes(path: Path) -> list[str]:
-    try:
-        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except FileNotFoundError:
-        return []
-
-
-def _relative(paths: Paths, file: str) -> str:
-    return os.path.relpath(paths.images / file, paths.labels.parent)

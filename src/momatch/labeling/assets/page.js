@@ -8,11 +8,14 @@ const KEYS = [..."1234567890qwertyiopdfhjklzxcvbm"];
 
 const element = (id) => document.getElementById(id);
 let state = null; // what the server says
-let shown = []; // images on the page: {row, name, guess, confidence, choice}
+let shown = []; // images on the page: {row, name, guess, confidence, known, choice, number}
 let current = 0; // position among them
 let isGrid = false;
 let isBusy = false; // an answer is on its way to the disk
 let actions = 0; // what a person did so far
+let added = 0; // images that were put on the page so far
+let problem = ""; // what went wrong with the last action; it stays until the next one
+let lost = ""; // why the server could not be asked how it goes
 
 // The server -----------------------------------------------------------------------------------
 
@@ -24,8 +27,13 @@ async function ask(path, body) {
   } catch {
     throw new Error("The server does not answer. What you labelled is on disk; start momatch label again to go on.");
   }
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
+  let answer;
+  try {
+    answer = await response.json();
+  } catch {
+    throw new Error(`The server sent what this page cannot read (status ${response.status}); see its terminal.`);
+  }
+  if (!response.ok) throw Object.assign(new Error(answer.error), { status: response.status });
   return answer;
 }
 
@@ -34,14 +42,15 @@ async function attempt(work) {
   if (isBusy) return;
   isBusy = true;
   actions += 1;
+  problem = "";
   try {
     await work();
-    say("");
   } catch (error) {
-    say(error.message);
+    problem = error.message;
   } finally {
     isBusy = false;
   }
+  say();
 }
 
 async function refresh() {
@@ -54,10 +63,18 @@ async function poll() {
   const before = actions;
   try {
     const found = await ask(`state?shown=${shown.map((image) => image.row)}`);
-    if (!isBusy && actions === before) await attempt(() => follow(found));
+    if (isBusy || actions !== before) return;
+    isBusy = true;
+    try {
+      await follow(found);
+    } finally {
+      isBusy = false;
+    }
+    lost = "";
   } catch (error) {
-    say(error.message);
+    lost = error.message;
   }
+  say();
 }
 
 async function follow(found) {
@@ -76,44 +93,68 @@ async function fill() {
 }
 
 function add(offers) {
-  for (const offer of offers) shown.push({ ...offer, choice: offer.guess ? { label: offer.guess } : null });
+  for (const offer of offers) {
+    added += 1;
+    shown.push({ ...offer, choice: offer.guess ? { label: offer.guess } : null, number: added });
+  }
 }
 
 // What a person can do -------------------------------------------------------------------------
 
 const send = (images) =>
   attempt(async () => {
-    const answers = images.map((image) => ({ row: image.row, ...image.choice }));
+    const answers = images.map((image) => ({ row: image.row, known: image.known, ...image.choice }));
     if (!answers.length) return;
     // On disk before the next image is asked for.
-    state = await ask("answers", { answers });
+    try {
+      state = await ask("answers", { answers });
+    } catch (error) {
+      // Answered elsewhere meanwhile: the page follows.
+      if (error.status === 409) await refresh();
+      throw error;
+    }
     shown = shown.filter((image) => !images.includes(image));
+    current = 0;
+    await fill();
     await refresh();
     focusWork();
   });
 
 function choose(choice) {
   const image = shown[current];
-  if (!image || isBusy) return;
+  if (!image || isBusy || !isSeen(image)) return;
   image.choice = choice;
   if (!isGrid) {
     send([image]);
     return;
   }
+  problem = "";
   current = Math.min(current + 1, shown.length - 1);
   draw();
   focusWork();
 }
 
-const accept = () => send(shown.filter((image) => image.choice));
+// Nothing is answered that is not on the page, or that nobody can have seen yet.
+const accept = () => send((isGrid ? shown : shown.slice(0, 1)).filter((image) => image.choice && isSeen(image)));
+
+// In the grid an image that is left out counts as skipped, so that others can come.
+function leaveOut() {
+  const image = shown[current];
+  if (!image || isBusy) return;
+  if (isGrid) image.choice = { status: "skipped" };
+  else image.choice = null;
+  draw();
+}
+
 const undo = () =>
   attempt(async () => {
     const offers = await ask("undo", {});
+    if (!offers.length) return;
     const rows = new Set(offers.map((offer) => offer.row));
     const rest = shown.filter((image) => !rows.has(image.row));
     shown = [];
     add(offers);
-    if (isGrid) shown = [...shown, ...rest].slice(0, Math.max(GRID, shown.length));
+    shown = isGrid ? [...shown, ...rest].slice(0, Math.max(GRID, shown.length)) : shown.slice(0, 1);
     current = 0;
     await refresh();
     focusWork();
@@ -163,8 +204,8 @@ function make(name, properties, ...children) {
   return made;
 }
 
-function say(problem) {
-  const text = problem || (state && state.problem) || "";
+function say() {
+  const text = problem || lost || (state && state.problem) || "";
   element("problem").textContent = text;
   element("problem").hidden = !text;
 }
@@ -186,12 +227,12 @@ function draw() {
     : "";
   drawUnsure();
   element("hint").textContent = hint();
-  say("");
+  say();
 }
 
 function hint() {
   if (!shown.length) return state.is_ready ? "Nothing is left to label." : "Looking for images to begin with …";
-  if (isGrid) return "Arrows move, a key sets the class, Backspace leaves one out, Enter saves all that have a class.";
+  if (isGrid) return "Arrows move, a key sets the class, Backspace skips one, Enter saves all that have a class or are skipped.";
   return shown[0].choice ? "Enter accepts the guess; another key corrects it." : "Press the key of its class.";
 }
 
@@ -201,7 +242,7 @@ function drawImages() {
   const old = new Map([...box.children].map((figure) => [figure.dataset.key, figure]));
   box.replaceChildren(
     ...shown.map((image, position) => {
-      const key = `${image.row} ${isGrid}`;
+      const key = `${image.number} ${isGrid}`;
       const figure = old.get(key) ?? makeFigure(image, key);
       figure.onclick = () => {
         current = position;
@@ -236,6 +277,13 @@ function makeFigure(image, key) {
   return figure;
 }
 
+// Whether a person can see the image, or that there is none.
+function isSeen(image) {
+  const figure = [...element("images").children].find((one) => one.dataset.key === `${image.number} ${isGrid}`);
+  const picture = figure && figure.querySelector("img");
+  return Boolean(figure) && (!picture || (picture.complete && picture.naturalWidth > 0));
+}
+
 function caption(image) {
   const choice = image.choice;
   const what = choice ? (choice.label ?? (choice.status === "none" ? "none of these" : "skipped")) : "";
@@ -256,7 +304,7 @@ function drawClasses() {
   buttons.push(choiceButton("s", "skip", state.skipped, status === "skipped", { status: "skipped" }));
   if (isGrid) {
     const all = make("button", { type: "button", onclick: accept }, make("kbd", { textContent: "Enter" }));
-    all.append(make("span", { className: "name", textContent: "save all that have a class" }));
+    all.append(make("span", { className: "name", textContent: "save all that are marked" }));
     buttons.push(all);
   }
   const focused = [...element("classes").children].indexOf(document.activeElement);
@@ -321,10 +369,7 @@ const ACTIONS = {
   ArrowRight: () => move(1),
   ArrowUp: () => move(-columns()),
   ArrowDown: () => move(columns()),
-  Backspace: () => {
-    if (shown[current]) shown[current].choice = null;
-    draw();
-  },
+  Backspace: leaveOut,
 };
 
 document.addEventListener("keydown", (event) => {
@@ -332,6 +377,11 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || element("commands").open) return;
   if (target instanceof HTMLInputElement) {
     if (event.key === "Escape") focusWork();
+    return;
+  }
+  // A key that is held would answer images that nobody has looked at: it may only move.
+  if (event.repeat && (event.key.length === 1 || event.key === "Enter" || event.key === "Backspace")) {
+    event.preventDefault();
     return;
   }
   // Enter and Space press the button that has the focus.
