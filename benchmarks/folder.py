@@ -97,7 +97,8 @@ def labeled_on_the_page(words: list[str], truth: dict[str, str], out: Path) -> t
     for _ in range(LABELS):
         time.sleep(LOOKS)
         sent = time.perf_counter()
-        ask("answers", {"answers": [{"row": offer["row"], "label": truth[Path(offer["name"]).name]}]})
+        label = truth[Path(offer["name"]).name]
+        ask("answers", {"answers": [{"row": offer["row"], "known": offer["known"], "label": label}]})
         offer = offered()
         waits.append(time.perf_counter() - sent)
     state = ask("state")

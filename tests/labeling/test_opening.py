@@ -58,6 +58,10 @@ def test_the_manifest_may_lie_elsewhere(photos, tmp_path):
         (["{photos}", "--labels", "labels.txt"], "expected a .csv file"),
         (["{photos}", "--classes", "none,cat"], "expected another name"),
         (["{photos}", "--features", "{photos}/labels.csv"], "expected a .npz file"),
+        (["{photos}", "--backbone", "efficientnet-lite0"], "backbone 'cnn-tiny', got 'efficientnet-lite0'"),
+        (["{photos}", "--fast"], "fast and image_size: got both"),
+        (["{photos}", "--untrained"], "untrained False, got True"),
+        (["{photos}", "--weights", "mine.safetensors"], "weights None, got 'mine.safetensors'"),
     ],
 )
 def test_bad_arguments_end_without_a_traceback(photos, capsys, arguments, message):

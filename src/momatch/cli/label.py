@@ -24,8 +24,11 @@ class Arguments:
             added on the page.
         labels: the manifest (default: labels.csv in the folder).
         features: the features file (default: features.npz in the folder); made if it does not exist.
-        backbone: as for momatch embed.
+        backbone: as for momatch embed (default: that of the features file, else efficientnet-lite0).
+        weights: as for momatch embed.
+        untrained: as for momatch embed.
         image_size: as for momatch embed.
+        fast: as for momatch embed.
         port: to listen on, on this machine only; 0 for a free one.
         browser: open the page in a browser.
         seed: seed for suggestions and views.
@@ -37,8 +40,11 @@ class Arguments:
     classes: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = ""
     labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv", help_behavior_hint="")] = None
     features: Annotated[Path | None, tyro.conf.arg(metavar="FILE.npz", help_behavior_hint="")] = None
-    backbone: Annotated[str, tyro.conf.arg(metavar="TEXT")] = "efficientnet-lite0"
+    backbone: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    weights: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    untrained: tyro.conf.FlagCreatePairsOff[bool] = False
     image_size: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    fast: tyro.conf.FlagCreatePairsOff[bool] = False
     port: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
     browser: bool = True
     seed: Annotated[int, tyro.conf.arg(metavar="INT")] = 0
@@ -65,7 +71,10 @@ def main(argv: Sequence[str]) -> int:
         features=arguments.features or folder / "features.npz",
         classes=tuple(name.strip() for name in arguments.classes.split(",") if name.strip()),
         backbone=arguments.backbone,
+        weights=arguments.weights,
+        untrained=arguments.untrained,
         image_size=arguments.image_size,
+        fast=arguments.fast,
         seed=arguments.seed,
         device=arguments.device,
         progress=arguments.progress,

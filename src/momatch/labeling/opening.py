@@ -30,7 +30,7 @@ class LabelOptions:
         labels: the manifest.
         features: the features file; made, or brought up to date.
         classes: names of classes that should be there.
-        backbone: as of `EmbedOptions`, as are the rest.
+        backbone: as of `EmbedOptions`, as are the rest; None for that of the features file, or the default.
         weights: file with the backbone's pretrained weights.
         untrained: random weights where the backbone would have pretrained ones.
         image_size: side of the images in pixels.
@@ -44,7 +44,7 @@ class LabelOptions:
     labels: Path
     features: Path
     classes: tuple[str, ...] = ()
-    backbone: str = "efficientnet-lite0"
+    backbone: str | None = None
     weights: str | None = None
     untrained: bool = False
     image_size: int | None = None
