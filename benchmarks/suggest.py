@@ -139,6 +139,7 @@ def main():
     parser.add_argument("--files", type=Path, nargs="+", required=True)
     parser.add_argument("--strategies", nargs="+", default=[OURS, RANDOM, *WITHOUT_MODEL, *WITH_MODEL])
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7, 8, 9])
+    parser.add_argument("--name", default="suggest", help="of the record")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -167,7 +168,7 @@ def main():
         f"{arguments.seeds}). {by}{'; '.join(seen)}."
     )
     details = {" | ".join(key): runs for key, runs in found.items()}
-    write_result("suggest", rows, notes, details=details)
+    write_result(arguments.name, rows, notes, details=details)
 
 
 if __name__ == "__main__":
