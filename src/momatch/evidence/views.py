@@ -17,6 +17,8 @@ _LINEAR = {"linear, strong": 0.3, "linear, weak": 3.0}
 #: A view is fitted to at most so many labelled samples.
 _MOST_SAMPLES = 20_000
 _MAX_ITERATIONS = 300
+#: Trees of each forest.
+_TREES = 100
 
 SUPERVISED: tuple[str, ...] = (*_LINEAR, "random forest", "extra trees")
 
@@ -42,7 +44,7 @@ class SupervisedViews:
         *,
         num_classes: int,
         seed: int,
-        trees: int = 100,
+        trees: int | None = None,
     ) -> "SupervisedViews":
         """Fit all views. With a single class among the labels there are none: each is certain of it."""
         if len(np.unique(labels)) < 2:
@@ -51,7 +53,7 @@ class SupervisedViews:
             some = np.random.default_rng(seed).choice(len(x), _MOST_SAMPLES, replace=False)
             some = np.union1d(some, np.unique(labels, return_index=True)[1])  # no class gets lost
             x, labels, sample_weight = x[some], labels[some], sample_weight[some]
-        models = _models(seed, trees)
+        models = _models(seed, trees or _TREES)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             for model in models.values():
