@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from momatch.storage.machine import machine_facts
 from momatch.sweep.statistics import summary
@@ -76,6 +77,13 @@ def medians(
             call()
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def kept(path: Path, measure: Callable[[], object]) -> Any:
+    """What a file holds as JSON; if there is none, what `measure` gives, which is then kept there."""
+    if not path.exists():
+        path.write_text(json.dumps(measure()))
+    return json.loads(path.read_text())
 
 
 def peak_megabytes(call: Callable[[], object]) -> float:

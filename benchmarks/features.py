@@ -8,9 +8,9 @@ the test images are seen once. Finished runs lie in --out and are kept. One thre
 """
 
 import argparse
-import json
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from sklearn.semi_supervised import LabelSpreading
 
 from _calibration import chance_error
 from _features import about
-from _record import HERE, spread, write_result
+from _record import HERE, kept, spread, write_result
 from momatch import TrainConfig, fit, load_dataset
 from momatch.data.dataset import Dataset, Split
 from momatch.evaluation.metrics import calibration
@@ -146,11 +146,9 @@ def main():
             for draw in arguments.draws:
                 runs = []
                 for seed in arguments.seeds:
-                    kept = arguments.out / f"{path.stem}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
-                    if not kept.exists():
-                        kept.write_text(json.dumps(measure(dataset, draw, per_class, seed)))
-                    runs.append(json.loads(kept.read_text()))
-                    print(f"{kept.stem}: {runs[-1]}", flush=True)
+                    file = arguments.out / f"{path.stem}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
+                    runs.append(kept(file, partial(measure, dataset, draw, per_class, seed)))
+                    print(f"{file.stem}: {runs[-1]}", flush=True)
                 found[path.stem, draw, per_class] = runs
     rows, verdict = summarise(found)
     notes = (

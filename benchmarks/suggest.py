@@ -10,10 +10,10 @@ Finished runs lie in --out and are kept. One thread.
 """
 
 import argparse
-import json
 import tempfile
 import time
 import warnings
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from _features import about
-from _record import HERE, spread, write_result
+from _record import HERE, kept, spread, write_result
 from momatch import TrainConfig, fit, load_dataset, suggest
 from momatch.data.dataset import Dataset, Split
 from momatch.models.outputs import run_classifier
@@ -154,12 +154,10 @@ def main():
         seen.append(about(path, dataset))
         for name in arguments.strategies:
             for seed in arguments.seeds:
-                kept = arguments.out / f"{path.stem}_{name.replace(' ', '-')}_seed{seed}.json"
-                if not kept.exists():
-                    features = of_ours if name == OURS else of_rivals
-                    kept.write_text(json.dumps(measure(dataset, features, name, seed)))
-                found.setdefault((path.stem, name), []).append(json.loads(kept.read_text()))
-                print(f"{kept.stem}: {found[path.stem, name][-1]}", flush=True)
+                file = arguments.out / f"{path.stem}_{name.replace(' ', '-')}_seed{seed}.json"
+                run = kept(file, partial(measure, dataset, of_ours if name == OURS else of_rivals, name, seed))
+                found.setdefault((path.stem, name), []).append(run)
+                print(f"{file.stem}: {run}", flush=True)
     rows, verdict = summarise(found, arguments.strategies)
     rivals = set(arguments.strategies) - {OURS, RANDOM}
     by = f"scikit-activeml {version('scikit-activeml')}; " if rivals else ""

@@ -8,9 +8,9 @@ Every method sees the same labels. Finished runs lie in --out and are kept.
 """
 
 import argparse
-import json
 import warnings
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTraini
 from sklearn.svm import SVC
 
 from _calibration import chance_error
-from _record import HERE, write_result
+from _record import HERE, kept, write_result
 from momatch import MoMatchClassifier
 from momatch.evaluation.metrics import calibration
 
@@ -158,10 +158,8 @@ def main():
                     drawn = task(x, y, draw, per_class, seed)
                     if len(np.unique(drawn[1][drawn[1] >= 0])) < 2:
                         continue  # chance showed a single class, which most rivals refuse
-                    kept = arguments.out / f"{name}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
-                    if not kept.exists():
-                        kept.write_text(json.dumps(measure(*drawn, seed)))
-                    run = json.loads(kept.read_text())
+                    file = arguments.out / f"{name}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
+                    run = kept(file, partial(measure, *drawn, seed))
                     found[name, draw, per_class].append(run)
                     best = max(run, key=lambda method: run[method]["accuracy"])
                     print(

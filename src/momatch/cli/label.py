@@ -61,13 +61,14 @@ def main(argv: Sequence[str]) -> int:
     except ImportError as error:
         raise ImportError(f"momatch label needs {error.name}; pip install 'momatch[label]'", name=error.name) from error
     del starlette, uvicorn
+    from momatch.data.sources.manifest import PAGE_LABELS
     from momatch.labeling.opening import LabelOptions, open_session
     from momatch.labeling.server import LabelServer
 
     folder = arguments.images
     options = LabelOptions(
         images=folder,
-        labels=arguments.labels or folder / "labels.csv",
+        labels=arguments.labels or folder / PAGE_LABELS,
         features=arguments.features or folder / "features.npz",
         classes=tuple(name.strip() for name in arguments.classes.split(",") if name.strip()),
         backbone=arguments.backbone,

@@ -201,6 +201,12 @@ class Rows(ABC):
         self._copy(self.sources, rows, out)
         return out
 
+    def places(self) -> Int64[Tensor, " T"]:
+        """Of each row of the joined sources, its position here; -1 if it is not selected."""
+        found = torch.full((sum(len(source) for source in self.sources),), -1)
+        found[self.index] = torch.arange(len(self))
+        return found
+
     def joined(self) -> RowTensor:
         """All rows as one tensor: the source itself if they are all of it in order, otherwise a copy."""
         source = self.sources[0]

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from momatch.data.report import DataError
+from momatch.data.sources.manifest import MISSING, PAGE_COLUMNS, UNLABELED_NAMES
 from momatch.storage.durable import replace_files
 
 Status = Literal["", "labelled", "none", "skipped"]
-_COLUMNS = ("path", "label", "status", "guess", "answered")
-#: A manifest reads these as "unlabelled", or refuses them as missing values (`momatch.data.sources.manifest`).
-_NO_NAMES = frozenset({"-1", "nan", "na", "n/a", "null", "none"})
+#: A manifest reads these as "unlabelled", or refuses them as missing values.
+_NO_NAMES = MISSING.union(UNLABELED_NAMES)
 
 
 class Answer(NamedTuple):
@@ -79,7 +79,7 @@ class Answers:
         self.readings = 0
         self._files = tuple(files)
         self._found = dict(zip(files, labels, strict=True))
-        self._columns: list[str] = list(_COLUMNS)
+        self._columns: list[str] = list(PAGE_COLUMNS)
         self._rows: dict[str, dict[str, str]] = {}
         self._stamp: _Stamp | None = None
         #: The manifest does not list all images yet.
@@ -206,7 +206,7 @@ def read_rows(path: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
                     f"{path}: got the columns {', '.join(found) or '(none)'}, expected path and label, each once"
                 )
             reader.fieldnames = found
-            columns = [*found, *(column for column in _COLUMNS if column not in found)]
+            columns = [*found, *(column for column in PAGE_COLUMNS if column not in found)]
             values: dict[Any, Any]
             for values in reader:
                 # DictReader marks missing and surplus fields by None.

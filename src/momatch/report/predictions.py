@@ -208,10 +208,8 @@ def file_names(split: Split, rows: Rows) -> tuple[str, ...]:
     if not split.files:
         return ()
     # A selection has the tensors of the split; a pool with held-out images has them twice.
-    total = sum(len(source) for source in split.rows.sources)
-    place = torch.zeros(total, dtype=torch.int64)
-    place[split.rows.index] = torch.arange(len(split))
-    return tuple(split.files[position] for position in place[rows.index % total].tolist())
+    place = split.rows.places()
+    return tuple(split.files[position] for position in place[rows.index % len(place)].tolist())
 
 
 def pool_truths(data: RunData, positions: Int64[Tensor, " n"]) -> list[str | None]:

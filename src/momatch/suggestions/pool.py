@@ -14,6 +14,7 @@ from momatch.data.feature_spec import read_feature_spec
 from momatch.data.labeling import find_source
 from momatch.data.load import load_dataset
 from momatch.data.rows import FeatureRows, Rows
+from momatch.data.sources.manifest import PAGE_COLUMNS, PAGE_LABELS
 from momatch.evaluation.pool_judging import judge_pool
 from momatch.models.outputs import Outputs, run_classifier
 from momatch.suggestions.choice import Suggestions, suggest
@@ -24,9 +25,6 @@ from momatch.training.run import Run
 
 #: The judge sees at most so many unlabelled rows; of others nothing is said.
 _MOST_JUDGED = 20_000
-#: The manifest that `momatch label` keeps beside the features file by default, and its columns.
-PAGE_LABELS = "labels.csv"
-_PAGE_COLUMNS = frozenset({"path", "label", "status", "guess", "answered"})
 
 
 @dataclass(frozen=True)
@@ -97,19 +95,14 @@ def page_labels(source: str | Path) -> Path | None:
         return None
     with open(manifest, encoding="utf-8-sig", errors="replace", newline="") as file:
         columns = {column.strip() for column in next(csv.reader(file), [])}
-    return manifest if columns >= _PAGE_COLUMNS else None
+    return manifest if columns >= set(PAGE_COLUMNS) else None
 
 
 def _of_features(dataset: Dataset) -> Pool:
     split, spec = dataset.train, dataset.features
     assert spec is not None, "the caller has checked"
-    assert isinstance(split.rows, FeatureRows), "they are features"
-    rows, labels, files = split.rows, split.labels.numpy(), split.files
-    dataset_rows = np.arange(len(split))
-    if dataset.no_class is not None:
-        rows = rows.append(dataset.no_class.rows)
-        labels, dataset_rows = _with_no_class(labels, dataset_rows, len(dataset.no_class))
-        files += dataset.no_class.files
+    rows, labels, dataset_rows, files = _with_no_class(dataset, split.rows, split.labels.numpy(), np.arange(len(split)))
+    assert isinstance(rows, FeatureRows), "so are those of no class"
     stages = rows.stages_at(torch.arange(len(rows)))
     return Pool(
         directions(rows, spec.weak_views).numpy(),
@@ -130,16 +123,8 @@ def _of_run(run: Run) -> Pool:
     labels = np.full(len(parts.train), UNLABELED)
     labels[data.labeled_rows.numpy()] = data.labels.numpy()
     # Rows of features are numbered as they are stored, which is not their order in the dataset once labels have changed.
-    train = dataset.train.rows
-    place = torch.empty(sum(len(source) for source in train.sources), dtype=torch.int64)
-    place[train.index] = torch.arange(len(train))
-    dataset_rows = place[parts.train.rows.index].numpy()
-    files = tuple(dataset.train.files[row] for row in dataset_rows) if dataset.train.files else ()
-    rows = parts.train.rows
-    if dataset.no_class is not None:
-        rows = rows.append(dataset.no_class.rows)
-        labels, dataset_rows = _with_no_class(labels, dataset_rows, len(dataset.no_class))
-        files += dataset.no_class.files
+    dataset_rows = dataset.train.rows.places()[parts.train.rows.index].numpy()
+    rows, labels, dataset_rows, files = _with_no_class(dataset, parts.train.rows, labels, dataset_rows)
     rows = rows.for_model((run.spec.in_channels, *run.spec.image_size))
     outputs = run_classifier(run.classifier, rows, stage_names=run.model.stage_names)
     posterior = torch.softmax(outputs.log_joint.double() / run.model.temperature, 1)
@@ -155,12 +140,18 @@ def _of_run(run: Run) -> Pool:
 
 
 def _with_no_class(
-    labels: Int64[np.ndarray, " n"], dataset_rows: Int64[np.ndarray, " n"], count: int
-) -> tuple[Int64[np.ndarray, " N"], Int64[np.ndarray, " N"]]:
-    """The labels and rows of training images, followed by those of images of no class."""
+    dataset: Dataset, rows: Rows, labels: Int64[np.ndarray, " n"], dataset_rows: Int64[np.ndarray, " n"]
+) -> tuple[Rows, Int64[np.ndarray, " N"], Int64[np.ndarray, " N"], tuple[str, ...]]:
+    """Training images, followed by those of no class: rows, labels, rows in the dataset and file names."""
+    files = tuple(dataset.train.files[row] for row in dataset_rows) if dataset.train.files else ()
+    if dataset.no_class is None:
+        return rows, labels, dataset_rows, files
+    count = len(dataset.no_class)
     return (
+        rows.append(dataset.no_class.rows),
         np.concatenate([labels, np.full(count, NO_CLASS)]),
         np.concatenate([dataset_rows, np.full(count, -1)]),
+        files + dataset.no_class.files,
     )
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -175,8 +174,7 @@ def dataset_rows(training: Training, positions: Int64[Tensor, " n"]) -> list[int
     """Positions in the training split of the dataset, of images at `positions` of the pool; None if not from there."""
     truth, parts, train = training.data.truth, training.parts, training.input.dataset.train.rows
     # A pool selects from the same tensors as the split: the row of a tensor tells the position in the split.
-    in_split = torch.full((sum(len(source) for source in train.sources),), -1)
-    in_split[train.index] = torch.arange(len(train))
+    in_split = train.places()
     examples = {"train": parts.train.rows.index, HELD_OUT: parts.unknown_train.rows.index}
     found: list[int | None] = []
     for origin, row in zip(truth.origin[positions].tolist(), truth.row[positions].tolist(), strict=True):

@@ -23,11 +23,14 @@ _Row = tuple[int, str, str, str, str]
 #: Extensions of manifests.
 MANIFESTS = frozenset({".csv", ".parquet", ".pq"})
 _SPLITS = {"": False, "train": False, "test": True}
-_UNLABELED = ("", str(UNLABELED))
+UNLABELED_NAMES = ("", str(UNLABELED))
 #: In the column ``status``, of an image without a label: it is of none of the classes.
 NONE = "none"
+#: Name and columns of the manifest that `momatch label` keeps.
+PAGE_LABELS = "labels.csv"
+PAGE_COLUMNS = ("path", "label", "status", "guess", "answered")
 #: Written by other tools for a missing value: not a class, and not clearly "unlabelled".
-_MISSING = frozenset({"nan", "na", "n/a", "null", "none"})
+MISSING = frozenset({"nan", "na", "n/a", "null", "none"})
 
 
 def _check_columns(source: Path, columns: list[str], needed: tuple[str, ...]) -> None:
@@ -129,11 +132,11 @@ class _Reading:
         if not path:
             self.skipped.append(Skipped(f"line {line}", "the path is empty"))
             return
-        if label.lower() in _MISSING:
+        if label.lower() in MISSING:
             meant = f"got the label {label!r}, expected a class, or an empty cell for unlabelled"
             self.skipped.append(Skipped(f"line {line}: {path}", meant))
             return
-        label = "" if label in _UNLABELED else label
+        label = "" if label in UNLABELED_NAMES else label
         split = split.lower()
         if split not in _SPLITS:
             self.skipped.append(Skipped(f"line {line}: {path}", f"got the split {split!r}, expected train or test"))

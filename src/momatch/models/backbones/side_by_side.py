@@ -51,7 +51,8 @@ class SideBySide(Backbone):
         sizes = [_attribute(member, "input_size") for member in members]
         self.input_size = max((size for size in sizes if size is not None), default=None)
         self.normalizations = nn.ModuleList(_normalize(member, in_channels) for member in members)
-        self.num_features = sum(int(_attribute(member, "num_features") or 0) for member in members)
+        self._sizes = [int(_attribute(member, "num_features") or 0) for member in members]
+        self.num_features = sum(self._sizes)
         self.register_buffer("mean", torch.zeros(self.num_features))
         self.register_buffer("std", torch.ones(self.num_features))
         if find:
@@ -72,8 +73,7 @@ class SideBySide(Backbone):
         """Set mean and deviation of the features from images with pixels from 0 to 1."""
         features = torch.cat([self._features(x) for x in batches]).double()
         std, mean = torch.std_mean(features, 0, correction=0)
-        sizes = [int(_attribute(member, "num_features") or 0) for member in self.members]
-        least = [_LEAST * part.square().mean().sqrt().expand_as(part) for part in std.split(sizes)]
+        least = [_LEAST * part.square().mean().sqrt().expand_as(part) for part in std.split(self._sizes)]
         self.mean.copy_(mean)
         self.std.copy_(torch.where(std > _CONSTANT * mean.abs(), std.maximum(torch.cat(least)), 1.0))
 
