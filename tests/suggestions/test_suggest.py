@@ -6,7 +6,6 @@ import pytest
 from momatch import suggest
 from momatch.data.graph import nearest_neighbors
 from momatch.suggestions.choice import _need
-from momatch.suggestions.coverage import most_covering
 from momatch.suggestions.neighborhood import NEAR, NEIGHBORS, Neighborhood
 from momatch.suggestions.typical import most_typical
 
@@ -113,7 +112,7 @@ def test_what_the_model_is_unsure_of_comes_first(rng):
     x, truth = blobs(rng)
     labels = no_labels(x)
     for k in range(K):
-        labels[np.flatnonzero(truth == k)[:2]] = k
+        labels[np.flatnonzero(truth == k)[:20]] = k  # with few labels the posterior counts little
     posterior = np.full((len(x), K), 0.01 / 3)
     posterior[np.arange(len(x)), truth] = 0.99
     posterior[truth == 2] = 0.25
@@ -126,25 +125,28 @@ def test_a_class_that_is_short_of_labels_comes_first(rng):
     x, truth = blobs(rng)
     labels = no_labels(x)
     for k in range(K):
-        labels[np.flatnonzero(truth == k)[: 2 if k == 1 else 6]] = k
+        labels[np.flatnonzero(truth == k)[: 4 if k == 1 else 24]] = k
     posterior = np.full((len(x), K), 0.1)
     posterior[np.arange(len(x)), truth] = 0.7
     assert truth[suggest(x, labels, n=1, posterior=posterior).rows].tolist() == [1]
 
 
-def test_coverage_agrees_with_a_naive_version(rng):
-    x = rng.standard_normal((60, 5))
-    around, weight = neighborhood(x), rng.random(60)
-    labeled, candidates = np.arange(4), np.arange(4, 60)
-    square = ((x[:, None] - x[None]) ** 2).sum(2)
-    similarity = np.exp(-square / (2 * np.median(around.distance[:, -1] ** 2)))
-    covering, chosen = labeled.tolist(), []
-    for _ in range(8):
-        best = similarity[:, covering].max(1)
-        gains = {j: weight @ np.maximum(similarity[:, j] - best, 0.0) for j in candidates if j not in chosen}
-        chosen.append(max(gains, key=gains.get))
-        covering.append(chosen[-1])
-    assert most_covering(around, candidates, labeled, weight, n=8, seed=0).tolist() == chosen
+def test_clusters_with_few_labels_and_much_need_come_first(rng):
+    """Four far blobs are the four clusters, whatever the seed."""
+    x, truth = blobs(rng, width=0.02)
+    need = np.array([1.0, 3.0, 2.0, 9.0])[truth]
+    labeled = np.flatnonzero(truth == 3)[:1]
+    candidates = np.setdiff1d(np.arange(len(x)), labeled)
+    found = most_typical(neighborhood(x), candidates, labeled, need, n=3, seed=0)
+    assert truth[found].tolist() == [1, 2, 0]
+
+
+def test_more_rows_than_clusters_are_taken_from_each_in_turn(rng, monkeypatch):
+    monkeypatch.setattr("momatch.suggestions.typical._MOST_CLUSTERS", K)
+    x, truth = blobs(rng, width=0.1)
+    found = most_typical(neighborhood(x), np.arange(len(x)), np.empty(0, np.int64), np.ones(len(x)), n=12, seed=0)
+    assert np.bincount(truth[found]).tolist() == [3] * K
+    assert sorted(truth[found[:K]].tolist()) == list(range(K))
 
 
 def test_the_need_of_a_label_agrees_with_the_formula(rng):
@@ -181,7 +183,8 @@ def test_tiny_pools(size):
 
 def test_copies_of_one_image_are_suggested_once():
     assert len(suggest(np.ones((30, 4), np.float32), n=5).rows) == 1
-    assert len(most_typical(neighborhood(np.ones((30, 4))), np.arange(0), 5, 0)) == 0
+    nothing = np.empty(0, np.int64)
+    assert len(most_typical(neighborhood(np.ones((30, 4))), nothing, nothing, np.ones(30), n=5, seed=0)) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`suggest`: the images whose labels say most about the others (docs/labeling.md, "Which images").
 
-From nothing, the most typical image of each of n clusters. With labels, images that cover what the model is unsure of.
+From nothing, the most typical image of each of n clusters. With labels, that of clusters without any.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from momatch.data.dataset import NO_CLASS, UNLABELED
 from momatch.data.graph import nearest_neighbors
 from momatch.evaluation.pool_judging import LIKELY_OUTLIER
 from momatch.numerics.checks import check_positive_int
-from momatch.suggestions.coverage import most_covering
 from momatch.suggestions.neighborhood import NEIGHBORS, Neighborhood
 from momatch.suggestions.typical import most_typical
 from momatch.training.guide import leading_components, row_evidence
@@ -112,11 +111,8 @@ def choose(
     """
     labeled = np.flatnonzero(codes != UNLABELED)
     is_candidate = (codes == UNLABELED) & ~_is_outlier(codes, p_inlier) & ~neighborhood.is_near(labeled)
-    candidates = np.flatnonzero(is_candidate)
-    if len(labeled) == 0 and posterior is None:
-        return most_typical(neighborhood, candidates, n, seed)
-    weight = p_inlier * _need(posterior, codes)
-    return most_covering(neighborhood, candidates, labeled, weight, n=n, seed=seed)
+    need = p_inlier * _need(posterior, codes)
+    return most_typical(neighborhood, np.flatnonzero(is_candidate), labeled, need, n=n, seed=seed)
 
 
 def _is_outlier(codes: Int64[np.ndarray, " M"], p_inlier: Float64[np.ndarray, " M"]) -> Bool[np.ndarray, " M"]:
