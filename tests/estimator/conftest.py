@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from momatch import MoMatchClassifier, NetworkOptions
+from momatch.evidence import evidence, views
 
 SMALL = {
     "hidden_sizes": (16,),
@@ -22,6 +23,13 @@ def quick_with(**settings):
     """A quick model with other settings, of its own or of its network."""
     of_network = {name: settings.pop(name) for name in [*settings] if name in NetworkOptions().get_params()}
     return MoMatchClassifier(**QUICK | {"network": NetworkOptions(**SMALL | of_network)} | settings)
+
+
+@pytest.fixture(autouse=True)
+def small_forests(monkeypatch):
+    # Hundreds of fits: hardly a test is about how good the forests are, and those that are pass with small ones.
+    monkeypatch.setattr(views, "_TREES", 8)
+    monkeypatch.setattr(evidence, "_FEW_TREES", 4)
 
 
 class Problem(NamedTuple):

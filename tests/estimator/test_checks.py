@@ -7,19 +7,10 @@ from sklearn.utils.estimator_checks import check_classifiers_classes, parametriz
 
 from momatch import MoMatchClassifier, NetworkOptions
 from momatch.estimator import EXPECTED_FAILED_CHECKS
-from momatch.evidence import evidence, views
 from tests.estimator.conftest import SMALL
 
 #: Enough for the problems that the checks pose, and all of them together in seconds.
 QUICK = {"steps": 30, "network": NetworkOptions(**SMALL)}
-
-
-@pytest.fixture(autouse=True)
-def small_forests(monkeypatch):
-    # A hundred fits: no check is about how good the forests are.
-    monkeypatch.setattr(views, "_TREES", 8)
-    monkeypatch.setattr(evidence, "_FEW_TREES", 4)
-
 
 #: One check uses -1 as a class, which here marks unlabelled samples. scikit-learn exempts its own semi-supervised classifiers
 #: from that part, by the name under which a check runs; the same exemption is asked for here.

@@ -527,6 +527,7 @@ def test_class_weight(fitted, problem):
 
 
 @pytest.mark.slow
+@unchecked
 @pytest.mark.parametrize("tail", ["gaussian", "heavy"])
 def test_false_alarms_of_clean_tables_are_within_the_bound(tail):
     """Whatever the judge thinks of the pool: nothing is kept out of calibration."""

@@ -14,6 +14,9 @@ from momatch.outliers import Judge
 from momatch.outliers.contamination import two_gaussians
 from tests.evaluation.made_up_outputs import F, K, made, split
 
+#: The shape checks cost as much again; the tests of the judge have them on.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def all_ones(n):
     return torch.ones(n, dtype=torch.float64)

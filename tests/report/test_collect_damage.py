@@ -16,6 +16,9 @@ from momatch.storage.tensor_files import encode
 from momatch.training.run import Run
 from tests.report.small_runs import NAMES, train, write_dataset
 
+#: Shape checks take a quarter of the time here, and damaged files have no shapes.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 PARTS = ("evaluation", "points", "clusters", "densities", "mistakes", "outlying")
 FILES = ("config.json", "metrics.jsonl", "result.json", "model.json", "model.safetensors")
 NEWEST = ("checkpoints/step-00000020/state.json", "checkpoints/step-00000020/state.safetensors")
