@@ -46,8 +46,8 @@ def most_typical(
     waiting = {k: _typical_first(neighborhood, candidates[of_candidates == k]) for k in np.unique(of_candidates)}
     is_taken = np.zeros(len(neighborhood.table), bool)
     chosen: list[int] = []
-    while len(chosen) < n and (open_ := [k for k, rows in waiting.items() if rows]):
-        neediest = min(open_, key=lambda k: (labels[k], -needs[k]))
+    while len(chosen) < n and (left := [k for k, rows in waiting.items() if rows]):
+        neediest = min(left, key=lambda k: (labels[k], -needs[k]))
         row = waiting[neediest].pop(0)
         if not is_taken[row]:
             chosen.append(row)
