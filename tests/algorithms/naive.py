@@ -216,7 +216,10 @@ class CoMatch(Contrast):
         for i, z in enumerate(first):
             agree = [1.0 if i == j else float(self.q[i] @ q) for j, q in enumerate(self.q)]
             agree = [a if a >= self.o.contrast_cutoff else 0.0 for a in agree]
-            similar = similarities(z, second, self.o.contrast_temperature)
+            # An outlier is neither like nor unlike others.
+            among = [j for j in range(len(second)) if self.keep[j] > 0 or j == i]
+            agree, others = [agree[j] for j in among], [second[j] for j in among]
+            similar = similarities(z, others, self.o.contrast_temperature)
             contrast.append(-sum(a / sum(agree) * s.log() for a, s in zip(agree, similar, strict=True)))
         return {
             "unlabeled_loss": self.o.unlabeled_weight * self.mean(self.weights, losses),
@@ -356,9 +359,10 @@ class AveragedProjection:
         self.count = 0
 
     def follow(self, module):
+        """Before each step: what the step before has made of the module."""
         if self.count == 0:
             self.module = copy.deepcopy(module)
-        decay = min(0.999, (1 + self.count) / (10 + self.count))
+        decay = min(0.999, self.count / (9 + self.count))
         with torch.no_grad():
             for average, value in zip(self.module.parameters(), module.parameters(), strict=True):
                 average.copy_(decay * average + (1 - decay) * value)

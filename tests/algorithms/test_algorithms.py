@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from momatch.algorithms import ALGORITHMS, Algorithm, Guess, Output, Outputs, Sizes
+from momatch.algorithms import ALGORITHMS, Algorithm, Guess, Output, Outputs, Sizes, Targets
+from momatch.algorithms.alignment import LabelAlignment
 from momatch.algorithms.memory import LabeledMemory, RecentMemory, similarity
 from momatch.algorithms.projector import AveragedProjector, Projector
 from momatch.algorithms.propagation import propagate
@@ -351,7 +352,7 @@ def test_simmatchv2_without_a_share_of_its_own_is_refused():
 def test_averaged_projector_follows_the_trained_one():
     torch.manual_seed(0)
     live = Projector(D_FEATURES, 2, normalize=True).double()
-    average = AveragedProjector(live, decay=0.4).double()
+    average = AveragedProjector(live).double()
     features = torch.randn(3, D_FEATURES, dtype=torch.float64)
     torch.testing.assert_close(average(live, features), live(features))
     expected = [p.detach().clone() for p in live.parameters()]
@@ -359,9 +360,9 @@ def test_averaged_projector_follows_the_trained_one():
         with torch.no_grad():
             for p in live.parameters():
                 p.add_(torch.randn_like(p))
-        decay = min(0.4, (1 + step) / (10 + step))
+        decay = 0.1 * step
         expected = [decay * old + (1 - decay) * p.detach() for old, p in zip(expected, live.parameters(), strict=True)]
-        average.follow(live)
+        average.follow(live, torch.tensor(1.0 - decay))
     twin = copy.deepcopy(live)
     with torch.no_grad():
         for p, value in zip(twin.parameters(), expected, strict=True):
@@ -414,3 +415,25 @@ def test_names_are_those_of_the_config():
     for name, kind in ALGORITHMS.items():
         taken = set(inspect.signature(kind.__init__).parameters) - {"self", "sizes", "cutoff", "fairness_weight"}
         assert taken == OPTIONS[name].keys(), name
+
+
+def test_labels_are_counted_beyond_what_a_float_can():
+    alignment = LabelAlignment(2)
+    alignment.label_counts.copy_(torch.tensor([2**24, 2**22]))
+    alignment(torch.full((3, 2), 0.5), torch.ones(3), torch.tensor([0, 0, 0, 1]))
+    assert alignment.label_counts.tolist() == [2**24 + 3, 2**22 + 1]
+
+
+def test_comatch_outliers_are_neither_like_nor_unlike_others():
+    algorithm = built("comatch")
+    target, keep = torch.full((4, K), 1.0 / K).double(), torch.tensor([1.0, 1.0, 0.0, 1.0]).double()
+    features = [torch.randn(4, D_FEATURES, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    views = {
+        name: Output(torch.zeros(4, K, dtype=torch.float64), of_view)
+        for name, of_view in zip(("strong", "strong_1"), features, strict=True)
+    }
+    terms = algorithm.losses(Outputs(views, torch.zeros(1, dtype=torch.int64)), Targets(target, keep, keep))
+    terms["contrast_loss"].backward()
+    for of_view in features:
+        assert (of_view.grad[2] == 0).all()
+        assert (of_view.grad[[0, 1, 3]] != 0).any()

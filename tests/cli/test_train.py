@@ -368,6 +368,11 @@ def test_former_name_of_the_algorithm_works_with_a_note(words, capsys):
     assert "note: flags: policy is now called algorithm" in shown.err
 
 
+def test_both_names_of_the_algorithm_are_refused(capsys):
+    assert cli.main(["train", "--print-config", "--policy", "uda", "--algorithm=mixmatch"]) == 1
+    assert "got both --algorithm and --policy, which is its former name" in capsys.readouterr().err
+
+
 def test_former_name_works_in_a_config_file(tmp_path, capsys):
     (tmp_path / "old.toml").write_text('policy = "softmatch"')
     assert cli.main(["train", "--print-config", "--config", str(tmp_path / "old.toml")]) == 0

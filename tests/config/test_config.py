@@ -209,7 +209,24 @@ def test_settings_of_an_algorithm_are_filled_in(algorithm):
     for key in OWN_SETTINGS:
         assert getattr(config, key) == OPTIONS[algorithm].get(key, getattr(TrainConfig, key))
     assert config.unlabeled_weight == OPTIONS[algorithm].get("unlabeled_weight", 1.0)
-    assert TrainConfig(algorithm=algorithm, unlabeled_weight=7.0).resolved().unlabeled_weight == 7.0
+    if algorithm != "supervised":
+        assert TrainConfig(algorithm=algorithm, unlabeled_weight=7.0).resolved().unlabeled_weight == 7.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algorithm": "supervised", "unlabeled_weight": 3.0}, "unlabeled_weight: got 3.0 with algorithm 'supervised'"),
+        ({"algorithm": "fixmatch", "fairness_weight": 0.5}, "fairness_weight: got 0.5 .* it is a setting of freematch"),
+        (
+            {"algorithm": "mixmatch", "policy": "uda"},
+            "algorithm: got 'mixmatch' and policy 'uda', which is its former name",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**settings)
 
 
 def test_an_algorithm_of_ones_own_names_its_run():

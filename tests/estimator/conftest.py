@@ -25,11 +25,13 @@ def quick_with(**settings):
     return MoMatchClassifier(**QUICK | {"network": NetworkOptions(**SMALL | of_network)} | settings)
 
 
-@pytest.fixture(autouse=True)
-def small_forests(monkeypatch):
+@pytest.fixture(scope="package", autouse=True)
+def small_forests():
     # Hundreds of fits: hardly a test is about how good the forests are, and those that are pass with small ones.
-    monkeypatch.setattr(views, "_TREES", 8)
-    monkeypatch.setattr(evidence, "_FEW_TREES", 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "_TREES", 8)
+        patch.setattr(evidence, "_FEW_TREES", 4)
+        yield
 
 
 class Problem(NamedTuple):
@@ -54,6 +56,6 @@ def quick() -> MoMatchClassifier:
     return MoMatchClassifier(**QUICK)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fitted(problem) -> MoMatchClassifier:
     return MoMatchClassifier(**QUICK).fit(problem.X, problem.y)

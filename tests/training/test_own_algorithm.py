@@ -110,3 +110,27 @@ def test_contradictory_wishes_are_refused(wants, message, monkeypatch):
     monkeypatch.setitem(__import__("momatch.algorithms").algorithms.ALGORITHMS, "fixmatch", Confused)
     with pytest.raises(ValueError, match=message):
         build_algorithm(LossSettings(algorithm="fixmatch").for_head("aagmm"), SIZES)
+
+
+def test_a_constructor_that_cannot_be_called_is_shown(monkeypatch):
+    class Demanding(Algorithm):
+        def __init__(self, sizes, *, colour):
+            super().__init__()
+
+    monkeypatch.setitem(__import__("momatch.algorithms").algorithms.ALGORITHMS, "fixmatch", Demanding)
+    with pytest.raises(ValueError, match=r"its constructor \(sizes, \*, colour\) cannot be called: missing .*'colour'"):
+        build_algorithm(LossSettings(algorithm="fixmatch").for_head("aagmm"), SIZES)
+
+
+def test_a_term_that_is_not_announced_is_refused(folder):
+    (folder / "own_method.py").write_text(MINE.replace('("unlabeled_loss", "size_loss")', '("unlabeled_loss",)'))
+    with pytest.raises(ValueError, match="Mine: losses returned size_loss, expected only unlabeled_loss"):
+        fit(config(folder), trust_code=True)
+
+
+def test_a_view_that_is_not_wanted_is_named(folder):
+    (folder / "own_method.py").write_text(MINE.replace('outputs["strong"]', 'outputs["strong_1"]'))
+    with pytest.raises(
+        KeyError, match="the view 'strong_1' did not pass through the network with gradient, expected one of"
+    ):
+        fit(config(folder), trust_code=True)

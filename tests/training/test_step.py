@@ -87,6 +87,25 @@ def test_every_setting_trains(settings):
     )
 
 
+@pytest.mark.parametrize("algorithm", ["mixmatch", "remixmatch", "meanteacher", "flexmatch"])
+def test_only_the_pass_that_is_trained_on_counts_in_the_running_statistics(algorithm):
+    step = small_step(with_settings(algorithm=algorithm), batch_norm=True)
+    step(small_batch(0), lr=0.05, progress=0.5)
+    (tracked,) = [value for name, value in step.classifier.state_dict().items() if name.endswith("num_batches_tracked")]
+    assert int(tracked) == 1
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_teachers_projector_is_averaged_as_its_network_is(accumulate):
+    step = small_step(with_settings(algorithm="simmatchv2", accumulate=accumulate, ema_decay=0.05))
+    algorithm = step.objective.algorithm
+    before = {name: value.detach().clone() for name, value in algorithm.projector.named_parameters()}
+    step(small_batch(0), lr=0.05, progress=0.5)
+    for name, value in algorithm.projector.named_parameters():
+        average = algorithm.teacher.get_buffer(name.replace(".", "_"))
+        torch.testing.assert_close(average, 0.05 * before[name] + 0.95 * value.detach())
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_follows_single_precision(precision):
     exact, half = small_step(), small_step(with_settings(precision=precision))

@@ -6,6 +6,7 @@ A step calls an algorithm in this order (docs/algorithms.md):
 2. `Algorithm.label` turns the model's posteriors into pseudo-labels, and updates the algorithm's state.
 3. `Algorithm.mix`, of an algorithm with `Wants.mixed`: which samples to mix, and their targets.
 4. `Algorithm.supervised_loss` and `Algorithm.losses`, from the network's outputs.
+5. `Algorithm.follow`, after the optimiser, of an algorithm with an average of its own parameters.
 
 All tensors are of the global batch: with several processes each of them computes the same, so that state and gradient are those
 of one process. State is in buffers, trained parameters are the module's, and nothing is read back to the host.
@@ -168,6 +169,16 @@ class Outputs:
     mixing: Mixing | None = None
 
     def __getitem__(self, name: str) -> Output:
+        """Output of a view.
+
+        Raises:
+            KeyError: if the algorithm does not want it.
+        """
+        if name not in self.views:
+            raise KeyError(
+                f"the view {name!r} did not pass through the network with gradient, expected one of {', '.join(self.views)}; "
+                "`Wants` says which do"
+            )
         return self.views[name]
 
 
@@ -208,6 +219,13 @@ class Algorithm(nn.Module):
     def losses(self, outputs: Outputs, pseudo: Targets) -> dict[str, Float[Tensor, ""]]:
         """The weighted terms of the loss besides the supervised one, by the names in `terms`."""
         raise TypeError(f"{type(self).__name__}: an algorithm must define losses(outputs, pseudo)")
+
+    def follow(self, share: Float[Tensor, ""]) -> None:
+        """Move averages of the algorithm's own parameters towards them, as the averaged model moves.
+
+        Args:
+            share: of the way; 0 for a step that was skipped.
+        """
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"] | None:
         """Minimum confidence of a pseudo-label by class, for the log; None if the algorithm has no such thing."""

@@ -34,7 +34,8 @@ class LabelAlignment(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.register_buffer("mean", torch.full((num_classes,), 1.0 / num_classes))
-        self.register_buffer("label_counts", torch.zeros(num_classes))
+        # As integers: a float32 stops counting at 2^24 labels.
+        self.register_buffer("label_counts", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
     def forward(
@@ -42,14 +43,15 @@ class LabelAlignment(nn.Module):
     ) -> Float[Tensor, "u K"]:
         """Update the average with the samples that count and align all of them."""
         counted = (keep > 0).to(posterior.dtype)
-        self.label_counts.scatter_add_(0, labels, torch.ones_like(labels, dtype=self.label_counts.dtype))
+        self.label_counts.scatter_add_(0, labels, torch.ones_like(labels, dtype=torch.int64))
         mean = masked_mean(posterior, counted).to(self.mean.dtype)
         # Until there is an average, the first batch that counts is it.
         is_first = (counted.amax() > 0) & ~self.started
         self.mean.copy_(torch.where(is_first, mean, self.mean))
         move_average(self.mean, mean, counted, self.momentum)
         self.started |= is_first
-        return align(posterior, self.mean.to(posterior.dtype), self.label_counts / self.label_counts.sum())
+        target = (self.label_counts / self.label_counts.sum()).to(posterior.dtype)
+        return align(posterior, self.mean.to(posterior.dtype), target)
 
 
 class RecentAlignment(nn.Module):

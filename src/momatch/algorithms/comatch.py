@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from momatch.algorithms.algorithm import Algorithm, Guess, Outputs, Sizes, Targets, Wants
@@ -76,19 +76,28 @@ class CoMatch(Algorithm):
         assert first is not None
         assert second is not None
         products = self.projector(first) @ self.projector(second).T / self.contrast_temperature
-        contrast = -(self.graph(pseudo.target) * torch.log_softmax(products, -1)).sum(-1)
+        is_other = _is_other(pseudo.keep)
+        # Not minus infinity, which times an agreement of 0 is NaN.
+        products = products.masked_fill(is_other, 0.5 * torch.finfo(products.dtype).min)
+        contrast = -(self.graph(pseudo.target, is_other) * torch.log_softmax(products, -1)).sum(-1)
         return {
             "unlabeled_loss": self.unlabeled_weight * (pseudo.weight * sample_losses).mean(),
             "contrast_loss": self.contrast_weight * (pseudo.keep * contrast).mean(),
         }
 
-    def graph(self, target: Float[Tensor, "u K"]) -> Float[Tensor, "u u"]:
-        """Agreement q_i·q_j of pseudo-labels, 1 with themselves, 0 below the cutoff; rows sum to 1."""
+    def graph(self, target: Float[Tensor, "u K"], is_other: Bool[Tensor, "u u"]) -> Float[Tensor, "u u"]:
+        """Agreement q_i·q_j of pseudo-labels, 1 with themselves, 0 below the cutoff and with outliers; rows sum to 1."""
         itself = torch.eye(len(target), dtype=torch.bool, device=target.device)
-        agreement = (target @ target.T).masked_fill(itself, 1.0)
+        agreement = (target @ target.T).masked_fill(itself, 1.0).masked_fill(is_other, 0.0)
         agreement = agreement * (agreement >= self.contrast_cutoff)
         return agreement / agreement.sum(-1, keepdim=True)
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"] | None:
         """The cutoff."""
         return torch.full((num_classes,), self.cutoff)
+
+
+def _is_other(keep: Float[Tensor, " u"]) -> Bool[Tensor, "u u"]:
+    """Whether the second of two samples is an outlier and not the first itself: it is neither like it nor unlike it."""
+    itself = torch.eye(len(keep), dtype=torch.bool, device=keep.device)
+    return (keep == 0).unsqueeze(0) & ~itself

@@ -45,8 +45,10 @@ def draw_share(alpha: float, seed: int) -> float:
 
 def draw_partners(num_samples: int, seed: int, device: torch.device) -> Integer[Tensor, " N"]:
     """A random permutation, drawn on the host: the same on all devices."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(num_samples, generator=generator).to(device)
+    drawn = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed))
+    if device.type == "cuda":  # A copy from pageable memory would make the host wait.
+        drawn = drawn.pin_memory()
+    return drawn.to(device, non_blocking=True)
 
 
 def mix_targets(

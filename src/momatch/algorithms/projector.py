@@ -29,31 +29,21 @@ class Projector(nn.Module):
 class AveragedProjector(nn.Module):
     """The teacher's projector: a moving average of the trained one's weights, kept in buffers.
 
-    The decay grows as that of the averaged model does (`momatch.training.average`): min(decay, (1 + t) / (10 + t)).
-
     Args:
         live: the projector that is trained.
-        decay: maximum decay.
     """
 
-    updates: Tensor
-
-    def __init__(self, live: Projector, *, decay: float) -> None:
+    def __init__(self, live: Projector) -> None:
         super().__init__()
-        self.decay = decay
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         for name, value in live.named_parameters():
             self.register_buffer(_buffer(name), value.detach().clone())
 
     @torch.no_grad()
-    def follow(self, live: Projector) -> None:
-        """Move towards the trained projector."""
-        step = self.updates.to(torch.float32)
-        decay = ((1.0 + step) / (10.0 + step)).clamp_max(self.decay)
+    def follow(self, live: Projector, share: Float[Tensor, ""]) -> None:
+        """Move this share of the way towards the trained projector."""
         for name, value in live.named_parameters():
             average: Tensor = getattr(self, _buffer(name))
-            average.lerp_(value.to(average.dtype), (1.0 - decay).to(average.dtype))
-        self.updates += 1
+            average.lerp_(value.to(average.dtype), share.to(average.dtype))
 
     def forward(self, live: Projector, features: Float[Tensor, "n F"]) -> Float[Tensor, "n P"]:
         """Unit vectors by the averaged weights; of `live` only the layers are used."""

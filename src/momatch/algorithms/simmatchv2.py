@@ -17,8 +17,6 @@ from momatch.algorithms.targets import soft_cross_entropy
 NEIGHBORS = 128
 #: Momentum of the mean posterior that is aligned.
 ALIGNMENT_MOMENTUM = 0.9
-#: Decay of the teacher's projector.
-TEACHER_DECAY = 0.999
 
 
 class SimMatchV2(Algorithm):
@@ -65,7 +63,7 @@ class SimMatchV2(Algorithm):
         self.unlabeled_weight = unlabeled_weight
         self.contrast_weight = contrast_weight
         self.projector = Projector(sizes.num_features, contrast_dim, normalize=True)
-        self.teacher = AveragedProjector(self.projector, decay=TEACHER_DECAY)
+        self.teacher = AveragedProjector(self.projector)
         self.alignment = MovingAlignment(sizes.num_classes, momentum=ALIGNMENT_MOMENTUM)
         self.memory = RecentMemory(memory_size, contrast_dim, sizes.num_classes)
         self.labeled_memory = LabeledMemory(sizes.num_labeled, contrast_dim, momentum=0.0)
@@ -74,7 +72,6 @@ class SimMatchV2(Algorithm):
         """The aligned posterior, propagated over labelled neighbours; then both memories take up the batch."""
         assert guess.features is not None
         assert guess.labeled_features is not None
-        self.teacher.follow(self.projector)
         weak, labeled = (self.teacher(self.projector, x) for x in (guess.features, guess.labeled_features))
         node = self.alignment(guess.posterior, guess.keep)
         target = propagate(
@@ -97,6 +94,10 @@ class SimMatchV2(Algorithm):
             "seen": seen,
         }
         return Targets(target, guess.keep * (node.amax(-1) >= self.cutoff), guess.keep, notes)
+
+    def follow(self, share: Float[Tensor, ""]) -> None:
+        """The teacher's projector is averaged as its network is."""
+        self.teacher.follow(self.projector, share)
 
     def losses(self, outputs: Outputs, pseudo: Targets) -> dict[str, Float[Tensor, ""]]:
         """Node-node with propagated targets, edge-edge and node-edge; the last two need something in the memory."""

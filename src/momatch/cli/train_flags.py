@@ -32,6 +32,7 @@ _METAVARS: dict[type, str] = {str: "TEXT", int: "INT", float: "NUMBER"}
 
 #: --policy, as --algorithm was called before.
 _FORMER_FLAG = re.compile(r"^--policy(=.*)?$", re.DOTALL)
+_FLAG = re.compile(r"^--algorithm(=.*)?$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,13 @@ def parse_flags(argv: Sequence[str]) -> Flags:
 
     Raises:
         SystemExit: 0 after ``--help``; 2 if an argument is unknown or has the wrong type.
+        ValueError: if the algorithm is given by both of its names.
     """
     present = [_FORMER_FLAG.sub(r"--algorithm\1", word) for word in argv]
+    if present != list(argv) and any(_FLAG.match(word) for word in argv):
+        raise ValueError(
+            "momatch train: got both --algorithm and --policy, which is its former name; expected --algorithm alone"
+        )
     given = tyro.cli(
         _command(),
         prog="momatch train",

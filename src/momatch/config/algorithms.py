@@ -96,7 +96,7 @@ def check_options(algorithm: str, given: Mapping[str, Any]) -> None:
 
     Args:
         algorithm: its name.
-        given: `OWN_SETTINGS` -> value; None or "none" if not set.
+        given: setting -> value; None or "none" if not set.
 
     Raises:
         ValueError: naming the setting.

@@ -277,6 +277,10 @@ class LossSettings(_Settings):
 
     def __post_init__(self, policy: str | None) -> None:
         if policy is not None:
+            _refuse_if(
+                self.algorithm not in (policy, type(self).algorithm),
+                f"algorithm: got {self.algorithm!r} and policy {policy!r}, which is its former name; expected algorithm alone",
+            )
             warnings.warn("the setting policy is now called algorithm", DeprecationWarning, stacklevel=3)
             object.__setattr__(self, "algorithm", policy)
         super().__post_init__()
@@ -284,7 +288,17 @@ class LossSettings(_Settings):
     def _check(self) -> None:
         super()._check()
         check_algorithm(self.algorithm)
+        weight, fairness = self.unlabeled_weight, self.fairness_weight
         check_options(self.algorithm, self._own_settings())
+        _refuse_if(
+            self.algorithm == "supervised" and weight not in (None, 1.0),
+            f"unlabeled_weight: got {weight} with algorithm 'supervised', expected it not to be set: nothing is unlabelled",
+        )
+        _refuse_if(
+            fairness != type(self).fairness_weight and self.algorithm != "freematch" and not is_custom(self.algorithm),
+            f"fairness_weight: got {fairness} with algorithm {self.algorithm!r}, expected it not to be set: it is a setting of "
+            "freematch",
+        )
         _refuse_if(
             self.moment_variant == "published"
             and ((self.moment_order or 1) > 2 or self.constraint != "moments" or self.moment_whiten),

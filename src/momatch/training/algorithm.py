@@ -22,9 +22,18 @@ def build_algorithm(settings: LossSettings, sizes: Sizes, *, trust_code: bool | 
         ValueError: if it cannot be imported, or is not an algorithm.
     """
     kind = _class_of(settings.algorithm, trust_code=trust_code)
-    taken = inspect.signature(kind.__init__).parameters
-    given = {field.name: getattr(settings, field.name) for field in fields(LossSettings) if field.name in taken}
-    algorithm = kind(sizes, **{name: value for name, value in given.items() if value is not None})
+    signature = inspect.signature(kind)
+    known = [field.name for field in fields(LossSettings)]
+    given = {name: getattr(settings, name) for name in known if name in signature.parameters}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        signature.bind(sizes, **given)
+    except TypeError as error:
+        raise ValueError(
+            f"algorithm {settings.algorithm!r}: its constructor {signature} cannot be called: {error}; expected sizes first, "
+            "then settings of TrainConfig by keyword, each with a default unless it is always set"
+        ) from error
+    algorithm = kind(sizes, **given)
     _check_wants(settings.algorithm, algorithm)
     return algorithm
 

@@ -31,16 +31,20 @@ class AveragedModel:
         return min(self.decay, (1.0 + step) / (10.0 + step))
 
     @torch.no_grad()
-    def update(self, step: int, keep: Float[Tensor, ""]) -> None:
+    def update(self, step: int, keep: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Move towards the live model.
 
         Args:
             step: number of steps before this one.
             keep: 1, or 0 if the step was skipped.
+
+        Returns:
+            The share of the way that it moved.
         """
-        decay = self.decay_at(step)
+        share = keep * (1.0 - self.decay_at(step))
         change = torch._foreach_sub(self._values, self._averages)
-        torch._foreach_mul_(change, keep * (1.0 - decay))
+        torch._foreach_mul_(change, share)
         torch._foreach_add_(self._averages, change)
         if self._buffers[0]:
             torch._foreach_copy_(*self._buffers)
+        return share

@@ -266,13 +266,22 @@ class Objective(nn.Module):
         parts = {"supervised_loss": algorithm.supervised_loss(outputs)}
         means: dict[str, Tensor] = {}
         if pseudo is not None:
-            parts |= algorithm.losses(outputs, pseudo.targets)
+            parts |= self._checked(algorithm.losses(outputs, pseudo.targets))
             means = self._pseudo_label_metrics(pseudo, facts.truth)
         if self.constraint is not None and head.has_centers:
             clusters = dict(self._clusters(z, log_joints, facts, pseudo, mixing))
             parts["constraint_loss"] = self.constraint_weight * self._constraint(head, z, clusters)
         total = torch.stack(tuple(parts.values())).sum()
         return Losses(total, {name: value.detach() for name, value in parts.items()}, means)
+
+    def _checked(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The terms of the algorithm's loss; one that it does not announce would be trained and never be seen in the log."""
+        if unknown := terms.keys() - {*self.algorithm.terms}:
+            raise ValueError(
+                f"{type(self.algorithm).__name__}: losses returned {', '.join(sorted(unknown))}, expected only "
+                f"{', '.join(self.algorithm.terms)}; name every term in `terms`"
+            )
+        return terms
 
     @torch.no_grad()
     def _find_outliers(self, z: Embeddings, progress: float) -> Bool[Tensor, " u"] | None:
@@ -358,17 +367,20 @@ def build_objective(
     *,
     num_labeled: int | None = None,
     num_features: int | None = None,
+    teacher: Head | None = None,
     trust_code: bool | str = False,
 ) -> Objective:
     """Build the loss from settings.
 
     Args:
         settings: resolved by `LossSettings.for_head`.
-        head: the head to train. It also scores outliers, unless `outlier_refit_interval` asks for a refitted copy.
+        head: the head to train. Whichever head makes the pseudo-labels also scores outliers, unless `outlier_refit_interval`
+            asks for a refitted copy.
         pool_size: N_u, size of the unlabelled pool.
         processes: for distributed training.
         num_labeled: size of the labelled set; None if it is at most that of the pool.
         num_features: size of the backbone's features; None if they are the embeddings.
+        teacher: the averaged model's head; None for `head` itself.
         trust_code: allow importing an algorithm of the user's own.
 
     Raises:
@@ -383,10 +395,11 @@ def build_objective(
     )
     algorithm = build_algorithm(settings, sizes, trust_code=trust_code)
     is_used = bool(algorithm.wants.guessed)
+    labeler = teacher if teacher is not None and algorithm.wants.guess == "teacher" else head
     return Objective(
         algorithm,
         _build_constraint(settings),
-        _build_detector(settings, head) if is_used else None,
+        _build_detector(settings, labeler) if is_used else None,
         inlier_probability=torch.ones(pool_size) if is_used and settings.outliers == "auto" else None,
         constraint_weight=settings.moment_weight,
         trust_constraint=settings.moment_inliers,

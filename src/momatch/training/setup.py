@@ -176,6 +176,7 @@ def build_step(
         guide_floor: weight of the guide at the end.
     """
     weak, strong = image_views(config, flip=True) if views is None else views
+    average = AveragedModel(classifier, config.ema_decay)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         objective = build_objective(
@@ -185,12 +186,13 @@ def build_step(
             processes,
             num_labeled=num_labeled,
             num_features=classifier.num_features,
+            teacher=average.classifier.head,
             trust_code=trust_code,
         )
     objective.to(truth.device)
     return TrainStep(
         classifier,
-        AveragedModel(classifier, config.ema_decay),
+        average,
         objective,
         build_optimizer(classifier, config, objective.algorithm),
         weak=weak,

@@ -98,6 +98,6 @@ def _modules(training: Training) -> dict[str, nn.Module]:
         "objective": step.objective,
     }
     detector = step.objective.detector
-    if detector is not None and detector.head is not step.classifier.head:
+    if detector is not None and detector.head not in (step.classifier.head, step.average.classifier.head):
         modules["outlier_head"] = detector.head
     return modules

@@ -235,7 +235,10 @@ class TrainStep:
             names = ["labeled", *names]
         images = {name: batch.views[name] for name in names}
         if wants.guess == "first":
-            return self.objective.label(self.classifier.head, self._pass(self.classifier, images), facts)
+            # Only the pass that is trained on counts in the running statistics, as in the published codes.
+            with _untracked(self._norms):
+                z = self._pass(self.classifier, images)
+            return self.objective.label(self.classifier.head, z, facts)
         teacher = self.average.classifier
         # As the network that is trained, by the statistics of the batch; the update of the average resets its own.
         teacher.train()
@@ -331,7 +334,8 @@ class TrainStep:
         self._guard.restore_unless(good)
         if self.scaler.is_enabled():
             self.scaler.update()
-        self.average.update(step, good.to(norm.dtype))
+        share = self.average.update(step, good.to(norm.dtype))
+        self.objective.algorithm.follow(share)
         names = ["loss", *losses.parts, *losses.means]
         self.last_metrics = {**dict(zip(names, metrics.unbind(), strict=True)), "gradient_norm": norm}
         self._add_metrics(good)
