@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from momatch.config import TrainConfig
-from momatch.config.algorithms import OPTIONS
 from momatch.config.presets import PRESETS
 from momatch.storage.durable import replace_files
 from momatch.sweep.record import Record, read_record
@@ -104,10 +103,8 @@ def _check_cells(path: Path, record: Record) -> None:
                 f"{path}: got the cell {outcome.row}, {outcome.column}, which the paper's grid {record.grid!r} does not have; "
                 "give your own grid another name"
             )
-        # A record leaves out what the algorithm has by default.
-        defaults = OPTIONS.get(outcome.settings.get("algorithm", TrainConfig.algorithm), {})
         for key, value in expected.items():
-            got = outcome.settings.get(key, defaults.get(key, getattr(TrainConfig, key)))
+            got = outcome.settings.get(key, getattr(TrainConfig, key))
             if got != value:
                 raise ValueError(
                     f"{path}: got {outcome.row}, {outcome.column} with {key} = {got!r}, expected {value!r} as in the paper's "

@@ -113,13 +113,6 @@ def test_own_grid_with_the_name_of_a_paper_grid_is_refused(tmp_path):
         read_records(tmp_path)
 
 
-def test_a_record_leaves_out_what_the_algorithm_has_by_default(tmp_path):
-    settings = {"algorithm": "remixmatch", "head": "linear", "embedding_dim": 0, "moment_order": 0}
-    outcome = make_outcome("ReMixMatch, rotations", "Linear, all features", 0, settings=settings)
-    write_record(tmp_path / "digits" / "family.json", make_record("family", [outcome]))
-    assert read_records(tmp_path)["digits"]["family"].outcomes == (outcome,)
-
-
 def test_command(tmp_path, sweeps, capsys):
     page = tmp_path / "page.md"
     assert main([str(page), "--records", str(sweeps)]) == 0
