@@ -6,7 +6,15 @@ import re
 import pytest
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.config.layers import FlagError, Layer, combine, combine_resumed, preset_layer, read_config_file
+from momatch.config.layers import (
+    FlagError,
+    Layer,
+    code_named_in,
+    combine,
+    combine_resumed,
+    preset_layer,
+    read_config_file,
+)
 
 PRESET = Layer({"steps": 10, "seed": 1, "lr": 0.5}, "preset 'p'")
 FILE = Layer({"steps": 20, "seed": 2}, "my.toml")
@@ -143,3 +151,8 @@ def test_every_runtime_key_may_differ():
     assert values.keys() == RUNTIME_KEYS
     config = resumed([Layer(values)], STORED)
     assert {key: getattr(config, key) for key in values} == values
+
+
+def test_what_a_command_line_names_may_be_imported():
+    assert code_named_in({"steps": 3}) is False
+    assert code_named_in({"policy": "mine:Match", "backbone": "mine:net", "steps": 3}) == "mine:net,mine:Match"

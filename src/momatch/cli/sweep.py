@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import tyro
 
 from momatch.config import TrainConfig
-from momatch.config.layers import FlagError, Layer, preset_layer
+from momatch.config.layers import FlagError, Layer, code_named_in, preset_layer
 from momatch.console.signals import Interrupted
 from momatch.sweep.grid import load_grid, paper_grids
 from momatch.sweep.jobs import Job, SweepOptions, plan_jobs, read_progress, run_state
@@ -53,8 +53,8 @@ class Arguments:
         slurm_partition: of the cluster.
         slurm_time: minutes for each job; one that needs more is queued again and resumed.
         slurm_gpus: GPUs for each job.
-        trust_code: import the module of a backbone of your own (package.module:factory) that a grid names; one given with
-            --set backbone=... needs no permission.
+        trust_code: import the module of a backbone or algorithm of your own (package.module:name) that a grid names; one given
+            with --set needs no permission.
         dry_run: print what would be run and what is done; change nothing.
     """
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         seeds=arguments.seeds or None,
         runs=arguments.runs,
         data_dir=arguments.data_dir,
-        trust_code=arguments.trust_code or overrides.get("backbone", False),
+        trust_code=arguments.trust_code or code_named_in(overrides),
     )
     jobs, notes = plan_jobs(grids, options)
     for note in notes:

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, TypedDict, cast, get_args
 import tyro
 from docstring_parser import parse
 
-from momatch.config.algorithms import FORMER_NAME, renamed
+from momatch.config.algorithms import FORMER_NAME
+from momatch.config.layers import code_named_in
 from momatch.config.presets import DESCRIPTIONS
 from momatch.config.settings import GROUPS
 
@@ -56,9 +57,7 @@ class Flags:
     @property
     def trusts(self) -> bool | str:
         """What may be imported: everything, or the backbone and algorithm named on the command line, or nothing."""
-        settings = renamed(self.settings)
-        named = [str(settings[key]) for key in ("backbone", "algorithm") if key in settings]
-        return self.trust_code or (",".join(named) if named else False)
+        return self.trust_code or code_named_in(self.settings)
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:

@@ -169,3 +169,10 @@ def error_at(layers: Sequence[Layer], message: str) -> ValueError:
     if origin.source is None:
         return FlagError(" and ".join(f"--{key.replace('_', '-')}" for key in keys) + f":{complaint}")
     return ValueError(f"{origin.source}: {message}")
+
+
+def code_named_in(settings: Mapping[str, Any]) -> str | bool:
+    """The backbone and the algorithm of some settings, as `trust_code`: who types a name may import it. False for none."""
+    settings = renamed(settings)
+    named = [str(settings[key]) for key in ("backbone", "algorithm") if key in settings]
+    return ",".join(named) if named else False
