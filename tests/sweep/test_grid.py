@@ -18,7 +18,7 @@ SIZES = {
     "outliers": (4, 3, 8, 5),
     "density": (6, 3, 12, 5),
     "policies": (4, 3, 12, 5),
-    "family": (14, 2, 28, 5),
+    "family": (13, 2, 26, 5),
     "memory": (4, 5, 20, 3),
     "constraints": (1, 6, 6, 5),
 }
