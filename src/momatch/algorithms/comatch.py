@@ -87,8 +87,7 @@ class CoMatch(Algorithm):
 
     def graph(self, target: Float[Tensor, "u K"], is_other: Bool[Tensor, "u u"]) -> Float[Tensor, "u u"]:
         """Agreement q_i·q_j of pseudo-labels, 1 with themselves, 0 below the cutoff and with outliers; rows sum to 1."""
-        itself = torch.eye(len(target), dtype=torch.bool, device=target.device)
-        agreement = (target @ target.T).masked_fill(itself, 1.0).masked_fill(is_other, 0.0)
+        agreement = (target @ target.T).fill_diagonal_(1.0).masked_fill(is_other, 0.0)
         agreement = agreement * (agreement >= self.contrast_cutoff)
         return agreement / agreement.sum(-1, keepdim=True)
 
@@ -99,5 +98,4 @@ class CoMatch(Algorithm):
 
 def _is_other(keep: Float[Tensor, " u"]) -> Bool[Tensor, "u u"]:
     """Whether the second of two samples is an outlier and not the first itself: it is neither like it nor unlike it."""
-    itself = torch.eye(len(keep), dtype=torch.bool, device=keep.device)
-    return (keep == 0).unsqueeze(0) & ~itself
+    return (keep == 0).repeat(len(keep), 1).fill_diagonal_(False)
