@@ -9,13 +9,11 @@ The groups' docstrings are the text of ``momatch train --help``. This file does 
 
 import difflib
 import hashlib
-import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import InitVar, asdict, dataclass, field, fields, replace
+from dataclasses import InitVar, asdict, dataclass, fields, replace
 from pathlib import Path, PurePath
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar
 
 from momatch.config.algorithms import (
     OPTIONS,
@@ -25,6 +23,17 @@ from momatch.config.algorithms import (
     is_custom,
     protocol_settings,
     renamed,
+)
+from momatch.config.checks import (
+    MAX_BATCH,
+    MAX_NUMBER,
+    MAX_SIDE,
+    at_least,
+    check_range,
+    check_type,
+    positive,
+    refuse_if,
+    within,
 )
 from momatch.config.presets import preset_settings
 
@@ -65,30 +74,6 @@ RUNTIME_KEYS = frozenset(
 _Loss = TypeVar("_Loss", bound="LossSettings")
 _Optimizer = TypeVar("_Optimizer", bound="OptimizerSettings")
 
-#: Larger counts overflow a 32-bit integer.
-MAX_COUNT = 2**31 - 1
-#: No machine has memory for larger batches.
-MAX_BATCH = 2**20
-#: Images with a longer side do not fit in memory.
-MAX_SIDE = 2**14
-#: Larger rates and weights are mistakes. The product of three such numbers is still finite in float32.
-MAX_NUMBER = 1e6
-
-
-def _within(default: float | int | None, low: float | int, high: float | int) -> Any:
-    """A setting from `low` to `high`."""
-    return field(default=default, metadata={"low": low, "high": high, "expected": f"{low} to {high}"})
-
-
-def _at_least(default: float | int | None, low: int, high: float | int = MAX_COUNT) -> Any:
-    """A setting of at least `low`; `high` is a technical limit."""
-    return field(default=default, metadata={"low": low, "high": high, "expected": f"at least {low}"})
-
-
-def _positive(default: float) -> Any:
-    """A setting above 0."""
-    return field(default=default, metadata={"low": math.ulp(0.0), "high": MAX_NUMBER, "expected": "a positive number"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Settings:
@@ -99,7 +84,7 @@ class _Settings:
             value = getattr(self, setting.name)
             check_type(setting.name, value, setting.type)
             if setting.metadata and value is not None:
-                _check_range(setting.name, value, setting.metadata)
+                check_range(setting.name, value, setting.metadata)
         self._check()
 
     def _check(self) -> None:
@@ -136,21 +121,21 @@ class DataSettings(_Settings):
 
     dataset: str = "digits"
     data_dir: str | None = None
-    image_size: int | None = _at_least(None, 1, MAX_SIDE)
-    test_fraction: float = _within(0.0, 0, 1)
+    image_size: int | None = at_least(None, 1, MAX_SIDE)
+    test_fraction: float = within(0.0, 0, 1)
     labels: str | None = None
-    labels_per_class: int | None = _at_least(None, 0)
+    labels_per_class: int | None = at_least(None, 0)
     labeled_in_pool: bool = True
     held_out_classes: str = ""
     held_out_in_pool: bool = False
-    calibration_fraction: float | None = _within(None, 0, 0.9)
+    calibration_fraction: float | None = within(None, 0, 0.9)
     flip: Literal["auto", "yes", "no"] = "auto"
-    strong_operations: int = _at_least(3, 0, 100)
-    cutout: float = _within(0.5, 0, 1)
+    strong_operations: int = at_least(3, 0, 100)
+    cutout: float = within(0.5, 0, 1)
 
     def _check(self) -> None:
         super()._check()
-        _refuse_if(
+        refuse_if(
             self.held_out_in_pool and not self.held_out_classes,
             "held_out_in_pool: got True without held_out_classes, expected classes to hold out; set held_out_classes",
         )
@@ -179,17 +164,17 @@ class ModelSettings(_Settings):
     weights: str | None = None
     untrained: bool = False
     head: Head = "aagmm"
-    embedding_dim: int = _at_least(8, 0)
+    embedding_dim: int = at_least(8, 0)
     refit: bool = True
     judge: Literal["stages", "head"] = "stages"
 
     def _check(self) -> None:
         super()._check()
-        _refuse_if(
+        refuse_if(
             self.backbone_variant == "published" and not self.backbone.startswith("wrn-"),
             f"backbone_variant: got 'published' with backbone {self.backbone!r}, expected a Wide ResNet (wrn-...)",
         )
-        _refuse_if(
+        refuse_if(
             self.weights is not None and self.untrained,
             "weights and untrained: got both, expected at most one: random weights, or those of a file",
         )
@@ -244,40 +229,40 @@ class LossSettings(_Settings):
     """
 
     constraint: Constraint = "moments"
-    moment_order: int | None = _within(None, 0, 4)
-    moment_weight: float = _at_least(1.0, 0, MAX_NUMBER)
+    moment_order: int | None = within(None, 0, 4)
+    moment_weight: float = at_least(1.0, 0, MAX_NUMBER)
     moment_whiten: bool = False
     moment_variant: Literal["paper", "published"] = "paper"
     moment_assignment: Literal["label", "prediction"] = "label"
     moment_inliers: bool = False
     algorithm: str = "flexmatch"
-    cutoff: float = _within(0.95, 0, 1)
-    graph_neighbors: int = _at_least(0, 0)
-    unlabeled_weight: float | None = _at_least(None, 0, MAX_NUMBER)
-    ramp_up: float | None = _within(None, 0, 1)
-    temperature: float | None = _within(None, 0.01, 100)
+    cutoff: float = within(0.95, 0, 1)
+    graph_neighbors: int = at_least(0, 0)
+    unlabeled_weight: float | None = at_least(None, 0, MAX_NUMBER)
+    ramp_up: float | None = within(None, 0, 1)
+    temperature: float | None = within(None, 0.01, 100)
     signal_annealing: Literal["none", "linear", "log", "exp"] = "none"
-    mix_alpha: float | None = _at_least(None, 0, MAX_NUMBER)
-    anchor_weight: float | None = _at_least(None, 0, MAX_NUMBER)
-    rotation_weight: float | None = _at_least(None, 0, MAX_NUMBER)
-    smoothing: float | None = _within(None, 0, 1)
-    memory_size: int | None = _at_least(None, 1)
-    alignment_steps: int | None = _at_least(None, 1, MAX_BATCH)
-    contrast_dim: int | None = _at_least(None, 1, MAX_BATCH)
-    contrast_temperature: float | None = _within(None, 0.01, 100)
-    contrast_cutoff: float | None = _within(None, 0, 1)
-    contrast_weight: float | None = _at_least(None, 0, MAX_NUMBER)
-    fairness_weight: float = _at_least(0.001, 0, MAX_NUMBER)
+    mix_alpha: float | None = at_least(None, 0, MAX_NUMBER)
+    anchor_weight: float | None = at_least(None, 0, MAX_NUMBER)
+    rotation_weight: float | None = at_least(None, 0, MAX_NUMBER)
+    smoothing: float | None = within(None, 0, 1)
+    memory_size: int | None = at_least(None, 1)
+    alignment_steps: int | None = at_least(None, 1, MAX_BATCH)
+    contrast_dim: int | None = at_least(None, 1, MAX_BATCH)
+    contrast_temperature: float | None = within(None, 0.01, 100)
+    contrast_cutoff: float | None = within(None, 0, 1)
+    contrast_weight: float | None = at_least(None, 0, MAX_NUMBER)
+    fairness_weight: float = at_least(0.001, 0, MAX_NUMBER)
     outliers: Outliers = "none"
     outlier_score: Score = "auto"
-    outlier_percentile: float = _within(90.0, 0, 100)
-    outlier_quantile: float = _within(0.99, 0, 1)
-    outlier_refit_interval: int = _at_least(0, 0)
+    outlier_percentile: float = within(90.0, 0, 100)
+    outlier_quantile: float = within(0.99, 0, 1)
+    outlier_refit_interval: int = at_least(0, 0)
     policy: InitVar[str | None] = None
 
     def __post_init__(self, policy: str | None) -> None:
         if policy is not None:
-            _refuse_if(
+            refuse_if(
                 self.algorithm not in (policy, type(self).algorithm),
                 f"algorithm: got {self.algorithm!r} and policy {policy!r}, which is its former name; expected algorithm alone",
             )
@@ -290,26 +275,26 @@ class LossSettings(_Settings):
         check_algorithm(self.algorithm)
         weight, fairness = self.unlabeled_weight, self.fairness_weight
         check_options(self.algorithm, self._own_settings())
-        _refuse_if(
+        refuse_if(
             self.algorithm == "supervised" and weight not in (None, 1.0),
             f"unlabeled_weight: got {weight} with algorithm 'supervised', expected it not to be set: nothing is unlabelled",
         )
-        _refuse_if(
+        refuse_if(
             fairness != type(self).fairness_weight and self.algorithm != "freematch" and not is_custom(self.algorithm),
             f"fairness_weight: got {fairness} with algorithm {self.algorithm!r}, expected it not to be set: it is a setting of "
             "freematch",
         )
-        _refuse_if(
+        refuse_if(
             self.moment_variant == "published"
             and ((self.moment_order or 1) > 2 or self.constraint != "moments" or self.moment_whiten),
             f"moment_variant: got 'published' with order {self.moment_order}, constraint {self.constraint!r}, moment_whiten "
             f"{self.moment_whiten}; expected order 1 or 2 and constraint 'moments' without whitening",
         )
-        _refuse_if(
+        refuse_if(
             self.moment_inliers and self.outliers != "auto",
             f"moment_inliers: got True with outliers {self.outliers!r}, expected 'auto': only that has P(inlier)",
         )
-        _refuse_if(
+        refuse_if(
             self.outliers == "chi2" and self.outlier_score not in ("auto", "nearest", "assigned"),
             f"outliers: got 'chi2' with outlier_score {self.outlier_score!r}, expected 'nearest' or 'assigned': only those "
             "distances follow a chi-square distribution",
@@ -323,23 +308,23 @@ class LossSettings(_Settings):
         """
         if head not in WITHOUT_CENTERS:
             return
-        _refuse_if(
+        refuse_if(
             bool(self.moment_order),
             f"moment_order: got {self.moment_order} with head {head!r}, expected 0: it has no centers",
         )
-        _refuse_if(
+        refuse_if(
             self.constraint != "moments",
             f"constraint: got {self.constraint!r} with head {head!r}, expected a head with centers",
         )
-        _refuse_if(
+        refuse_if(
             self.outliers == "chi2",
             f"outliers: got 'chi2' with head {head!r}, expected a head with centers",
         )
-        _refuse_if(
+        refuse_if(
             self.outliers not in ("none", "auto") and self.outlier_score not in ("auto", "density"),
             f"outlier_score: got {self.outlier_score!r} with head {head!r}, expected 'density': it has no centers",
         )
-        _refuse_if(
+        refuse_if(
             self.outlier_refit_interval > 0,
             f"outlier_refit_interval: got {self.outlier_refit_interval} with head {head!r}, expected 0: it has no "
             "Gaussians to refit",
@@ -390,27 +375,27 @@ class OptimizerSettings(_Settings):
             (1 + s) / (10 + s) at step s.
     """
 
-    steps: int = _at_least(1200, 1)
-    labeled_batch_size: int = _at_least(32, 1, MAX_BATCH)
-    unlabeled_batch_size: int = _at_least(96, 0, MAX_BATCH)
-    accumulate: int = _at_least(1, 1, MAX_BATCH)
+    steps: int = at_least(1200, 1)
+    labeled_batch_size: int = at_least(32, 1, MAX_BATCH)
+    unlabeled_batch_size: int = at_least(96, 0, MAX_BATCH)
+    accumulate: int = at_least(1, 1, MAX_BATCH)
     forward: Literal["joint", "split"] = "joint"
     optimizer: Optimizer = "sgd"
-    lr: float = _positive(0.1)
-    head_lr_factor: float = _positive(1.0)
-    momentum: float = _within(0.9, 0, 1)
-    weight_decay: float = _at_least(1e-3, 0, MAX_NUMBER)
-    clip_norm: float = _at_least(5.0, 0, MAX_NUMBER)
+    lr: float = positive(0.1)
+    head_lr_factor: float = positive(1.0)
+    momentum: float = within(0.9, 0, 1)
+    weight_decay: float = at_least(1e-3, 0, MAX_NUMBER)
+    clip_norm: float = at_least(5.0, 0, MAX_NUMBER)
     schedule: Schedule = "cosine"
-    warmup_steps: int = _at_least(0, 0)
-    ema_decay: float = _within(0.997, 0, 1)
+    warmup_steps: int = at_least(0, 0)
+    ema_decay: float = within(0.997, 0, 1)
 
     def _check(self) -> None:
         super()._check()
-        _refuse_if(
+        refuse_if(
             self.ema_decay == 1.0, "ema_decay: got 1.0, expected less than 1: the averaged model would never change"
         )
-        _refuse_if(self.momentum == 1.0, "momentum: got 1.0, expected less than 1: old gradients would never decay")
+        refuse_if(self.momentum == 1.0, "momentum: got 1.0, expected less than 1: old gradients would never decay")
 
     def check_algorithm(self, algorithm: str) -> None:
         """Reject an empty unlabelled batch if the algorithm needs one.
@@ -418,7 +403,7 @@ class OptimizerSettings(_Settings):
         Raises:
             ValueError: naming the setting.
         """
-        _refuse_if(
+        refuse_if(
             algorithm != "supervised" and self.unlabeled_batch_size == 0,
             f"unlabeled_batch_size: got 0 with algorithm {algorithm!r}, expected at least 1; or use algorithm 'supervised'",
         )
@@ -456,16 +441,16 @@ class RunSettings(_Settings):
         overwrite: delete the run in --run-dir and start over.
     """
 
-    seed: int = _within(0, 0, 2**63 - 1)
+    seed: int = within(0, 0, 2**63 - 1)
     device: Device = "auto"
     precision: Precision = "float32"
     channels_last: bool = True
     compile: bool = False
-    max_skipped_steps: int = _at_least(50, 1)
-    eval_interval: int = _at_least(200, 0)
-    log_interval: int = _at_least(50, 1)
-    checkpoint_interval: int = _at_least(200, 0)
-    keep_checkpoints: int = _at_least(2, 1)
+    max_skipped_steps: int = at_least(50, 1)
+    eval_interval: int = at_least(200, 0)
+    log_interval: int = at_least(50, 1)
+    checkpoint_interval: int = at_least(200, 0)
+    keep_checkpoints: int = at_least(2, 1)
     tracker: Literal["none", "tensorboard"] = "none"
     progress: bool = True
     run_dir: str | None = None
@@ -474,7 +459,7 @@ class RunSettings(_Settings):
 
     def _check(self) -> None:
         super()._check()
-        _refuse_if(
+        refuse_if(
             bool(self.resume) and self.overwrite,
             "resume and overwrite: got both, expected at most one: overwrite would delete the run to resume",
         )
@@ -600,40 +585,3 @@ class TrainConfig(RunSettings, OptimizerSettings, LossSettings, ModelSettings, D
 def default_labels(dataset: str) -> int:
     """Default of `labels_per_class`, for a dataset or the features of it."""
     return SHOWN_LABELS if dataset in BUILT_IN else 0
-
-
-def check_type(name: str, value: object, expected: Any) -> None:
-    """Check that `value` matches the annotation `expected`: a type, a Literal or a union of those.
-
-    Raises:
-        ValueError: starting with `name`; suggests a close match for a misspelt choice.
-    """
-    options = get_args(expected) if get_origin(expected) in (UnionType, Union) else (expected,)
-    types = [option for option in options if get_origin(option) is not Literal]
-    # Not isinstance: True must not pass as an int.
-    if type(value) in types or (float in types and type(value) is int):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name}: got {value}, expected a finite number")
-        return
-    literal = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
-    if isinstance(value, str) and value in literal:
-        return
-    if literal:
-        choices = [*((False, True) if bool in types else ()), *literal]
-        close = difflib.get_close_matches(str(value), map(str, literal), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(map(repr, choices))}{hint}")
-    names = " or ".join("None" if option is NoneType else option.__name__ for option in types)
-    raise ValueError(f"{name}: got {value!r} of type {type(value).__name__}, expected {names}")
-
-
-def _check_range(name: str, value: float | int, bounds: Mapping[str, Any]) -> None:
-    low, high, expected = bounds["low"], bounds["high"], bounds["expected"]
-    if not low <= value <= high:
-        is_limit = value > high and " to " not in expected
-        raise ValueError(f"{name}: got {value}, expected {f'at most {high:,.15g}' if is_limit else expected}")
-
-
-def _refuse_if(is_wrong: bool, message: str) -> None:
-    if is_wrong:
-        raise ValueError(message)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from momatch.config.settings import MAX_SIDE
+from momatch.config.checks import MAX_SIDE
 
 
 class DataError(ValueError):

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from momatch.config import LossSettings, OptimizerSettings
-from momatch.config.settings import WITHOUT_CENTERS, Head, check_type
+from momatch.config.checks import check_type
+from momatch.config.settings import WITHOUT_CENTERS, Head
 from momatch.estimator.encoder import ENCODERS, Encoder
 from momatch.estimator.scaling import SCALES, Scale
 from momatch.estimator.views import Strength

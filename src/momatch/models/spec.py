@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from momatch._version import __version__
-from momatch.config.settings import check_type
+from momatch.config.checks import check_type
 from momatch.models.backbones import Normalization
 
 
