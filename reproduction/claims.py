@@ -323,6 +323,10 @@ def _flat_memory(record: Record) -> Verdict:
         "Where explicit moments would add less than the runs vary by, as at 8-D, a flat measurement says nothing about how "
         "they are computed."
     )
+    beside.append(
+        "The peak of a process has its allocator's noise. What the constraint's own tensors take, counted to the byte, is in "
+        "benchmarks/results/moments.md."
+    )
     if len(devices) == 1 and devices != {"None"}:
         (device,) = devices
         what = "the tensors" if device.startswith("cuda") else "the whole process"
