@@ -25,6 +25,16 @@ def test_flags_beat_file_beats_preset_beats_defaults():
     assert (config.steps, config.seed, config.lr, config.cutoff) == (30, 2, 0.5, 0.95)
 
 
+def test_another_algorithm_does_not_take_the_defaults_of_the_former_one():
+    printed = Layer(combine([Layer({"algorithm": "comatch", "smoothing": 0.5})]).to_dict(), "file")
+    config = combine([printed, Layer({"algorithm": "mixmatch", "smoothing": None})])
+    assert (config.algorithm, config.unlabeled_weight, config.memory_size) == ("mixmatch", 75.0, None)
+    # What was chosen is not dropped in silence.
+    with pytest.raises(ValueError, match=r"file: smoothing: got 0\.5 with algorithm 'mixmatch'"):
+        combine([printed, Layer({"algorithm": "mixmatch"})])
+    assert combine([printed]).to_dict() == printed.values
+
+
 def test_flag_that_equals_the_default_beats_the_file():
     assert combine([PRESET, FILE, Layer({"steps": 600})]).steps == 600
 

@@ -90,6 +90,13 @@ def test_what_is_not_an_algorithm_is_refused(folder, name, message):
         build_algorithm(LossSettings(algorithm=name).for_head("aagmm"), SIZES, trust_code=True)
 
 
+def misspelt():
+    """As a user may write it, whose run does not check types."""
+    wants = Wants()
+    object.__setattr__(wants, "guess", "teachr")
+    return wants
+
+
 @pytest.mark.parametrize(
     ("wants", "message"),
     [
@@ -99,6 +106,9 @@ def test_what_is_not_an_algorithm_is_refused(folder, name, message):
         ),
         (Wants(mixed=("weak",)), "wants mixed views with guess 'trained'"),
         (Wants(trained=("weak", "stong")), "wants the view 'stong', expected weak, weak_1"),
+        (Wants(trained=("weak", "weak_0")), "wants the view 'weak_0', expected weak, weak_1"),
+        (misspelt(), "wants guess 'teachr', expected one of trained, first, teacher"),
+        (Wants(guessed=(), guess="first", mixed=("weak",)), "wants mixed views without pseudo-labels"),
     ],
 )
 def test_contradictory_wishes_are_refused(wants, message, monkeypatch):
@@ -120,6 +130,44 @@ def test_a_constructor_that_cannot_be_called_is_shown(monkeypatch):
     monkeypatch.setitem(__import__("momatch.algorithms").algorithms.ALGORITHMS, "fixmatch", Demanding)
     with pytest.raises(ValueError, match=r"its constructor \(sizes, \*, colour\) cannot be called: missing .*'colour'"):
         build_algorithm(LossSettings(algorithm="fixmatch").for_head("aagmm"), SIZES)
+
+
+def test_a_constructor_that_takes_anything_is_refused(folder):
+    (folder / "own_method.py").write_text(MINE.replace("smoothing=0.25)", "smoothing=0.25, **others)"))
+    with pytest.raises(ValueError, match=r"takes any setting, expected the settings that it has by name"):
+        build_algorithm(LossSettings(algorithm="own_method:Mine").for_head("aagmm"), SIZES, trust_code=True)
+
+
+def test_a_setting_that_it_does_not_have_is_refused(folder):
+    settings = LossSettings(algorithm="own_method:Mine", contrast_dim=3).for_head("aagmm")
+    with pytest.raises(
+        ValueError, match=r"contrast_dim: got 3, which the constructor of 'own_method:Mine' does not take"
+    ):
+        build_algorithm(settings, SIZES, trust_code=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ('"size_loss"', '"gradient_norm"', "has the term 'gradient_norm', which the log has for something else"),
+        (
+            "self.scale.square().mean()",
+            "self.scale.square()",
+            r"the term size_loss has shape \(10,\), expected a scalar",
+        ),
+    ],
+)
+def test_a_term_that_cannot_be_logged_is_refused(folder, written, instead, message):
+    (folder / "own_method.py").write_text(MINE.replace(written, instead))
+    with pytest.raises(ValueError, match=message):
+        fit(config(folder), trust_code=True)
+
+
+@pytest.mark.parametrize("name", ["mixmatch", "remixmatch"])
+def test_mixed_images_have_no_predicted_cluster(name):
+    settings = LossSettings(algorithm=name, moment_assignment="prediction").for_head("aagmm")
+    with pytest.raises(ValueError, match=r"moment_assignment: got 'prediction' with algorithm .*, expected 'label'"):
+        build_algorithm(settings, SIZES)
 
 
 def test_a_term_that_is_not_announced_is_refused(folder):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.config.algorithms import FORMER_NAME, protocol_settings, renamed
+from momatch.config.algorithms import FORMER_NAME, OPTIONS, protocol_settings, renamed
 from momatch.config.presets import preset_settings
 
 
@@ -82,7 +82,7 @@ def combine(layers: Sequence[Layer], fixed: Layer | None = None) -> TrainConfig:
     if fixed is not None:
         _check_fixed(layers, fixed)
         layers = [*layers, fixed]
-    layers = _with_protocol(layers)
+    layers = _with_protocol(_without_former_defaults(layers))
     known = {field.name for field in fields(TrainConfig)}
     for layer in layers:
         unknown = {key: value for key, value in layer.values.items() if key not in known}
@@ -119,6 +119,18 @@ def combine_resumed(layers: Sequence[Layer], wanted: TrainConfig, stored: TrainC
     runtime = {key: given[key] for key in given.keys() & RUNTIME_KEYS}
     # Resuming a run that was started with --overwrite must not delete it.
     return replace(stored, **{"overwrite": False, **runtime, "resume": True, "run_dir": wanted.run_dir})
+
+
+def _without_former_defaults(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, without the defaults of an algorithm that a later layer replaces: a printed config has them as values."""
+    algorithm = merged(layers).get("algorithm")
+    found = []
+    for layer in layers:
+        former = layer.values.get("algorithm", algorithm)
+        own = {} if former == algorithm else OPTIONS.get(str(former), {})
+        kept = {key: value for key, value in layer.values.items() if key not in own or value != own[key]}
+        found.append(replace(layer, values=kept))
+    return found
 
 
 def _with_protocol(layers: Sequence[Layer]) -> list[Layer]:

@@ -197,7 +197,8 @@ class LossSettings(_Settings):
         algorithm: how the unlabelled images are used: supervised (not at all), pseudolabel, meanteacher, uda, mixmatch,
             remixmatch, fixmatch, flexmatch, freematch, softmatch, comatch, simmatch, simmatchv2, or your own as
             package.module:Name. Settings below that only some have default to the published values.
-        cutoff: minimum confidence for a pseudo-label to count (not meanteacher, mixmatch, remixmatch, freematch, softmatch).
+        cutoff: minimum confidence for a pseudo-label to count (not meanteacher, mixmatch, remixmatch, freematch, softmatch),
+            and for an image of the pool to count when the judge of outliers is fitted.
         graph_neighbors: features files only: guide pseudo-labels by linear models, forests and labels spread over a graph with
             this many nearest neighbours, as far as hidden labels confirm them; 0 disables it.
         unlabeled_weight: weight of the pseudo-label loss. Default: 1; 50 for meanteacher, 75 for mixmatch, 1.5 for remixmatch.

@@ -174,7 +174,7 @@ def _tables(
     if any(number.runs is None for number in published):
         notes.append("(n ?): the number of runs was not published.")
     if any(entry.text == NO_VALUE for row in rows for entry in row.entries):
-        notes.append(f"{NO_VALUE}: the head does not have this metric.")
+        notes.append(f"{NO_VALUE}: the head or the algorithm does not have this metric.")
     yield Table(title, tuple(notes), "", columns, tuple(rows))
     baseline = grid.baseline
     if baseline is None:

@@ -68,5 +68,5 @@ def explain_out_of_memory() -> Iterator[None]:
             raise
         raise ValueError(
             f"out of memory: {str(error).splitlines()[0]}; reduce unlabeled_batch_size, labeled_batch_size, image_size or "
-            "embedding_dim, or split the batches with accumulate"
+            "embedding_dim, or memory_size of an algorithm that has a memory, or split the batches with accumulate"
         ) from error

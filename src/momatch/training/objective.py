@@ -281,6 +281,12 @@ class Objective(nn.Module):
                 f"{type(self.algorithm).__name__}: losses returned {', '.join(sorted(unknown))}, expected only "
                 f"{', '.join(self.algorithm.terms)}; name every term in `terms`"
             )
+        for name, value in terms.items():
+            if value.ndim:
+                raise ValueError(
+                    f"{type(self.algorithm).__name__}: the term {name} has shape {tuple(value.shape)}, expected a scalar: take "
+                    "the mean over the batch"
+                )
         return terms
 
     @torch.no_grad()

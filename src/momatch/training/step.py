@@ -39,6 +39,8 @@ METRICS = (
     *("skipped_steps", "skipped_in_a_row", "longest_skip"),
 )
 _LOSSES = METRICS[: METRICS.index("utilisation")]
+#: Those that are an algorithm's to give.
+_TERMS = ("unlabeled_loss", "fairness_loss")
 _SUMMED = METRICS[: METRICS.index("good_steps")]
 
 
@@ -98,6 +100,10 @@ class TrainStep:
         self.options = options
         self.processes = processes if processes is not None else Processes()
         self.device = truth.device
+        for name in {*objective.algorithm.terms} & {*METRICS} - {*_TERMS}:
+            raise ValueError(
+                f"{type(objective.algorithm).__name__}: has the term {name!r}, which the log has for something else; rename it"
+            )
         #: Terms of the loss that only this algorithm has.
         self._terms = tuple(name for name in objective.algorithm.terms if name not in METRICS)
         self.metrics = torch.zeros(len(METRICS) + len(self._terms), device=self.device)
