@@ -30,7 +30,9 @@ from momatch.training.setup import build_step
 
 B, U, K, POOL, LABELED, STEPS, PROGRESS = 10, 20, 5, 60, 20, 3, 0.25
 #: So that some pseudo-labels count and some do not.
-SETTINGS = {"cutoff": 0.9, "fairness_weight": 0.5}
+CUTOFF = 0.9
+#: Algorithm -> settings that it alone has.
+OWN = {"comatch": {"memory_size": 3 * (B + U)}, "freematch": {"fairness_weight": 0.5}}
 #: What the difference is, where there is one.
 REASONS = {
     "uda": "USB does not sharpen: it hands over probabilities, which its hook for targets returns as they are",
@@ -93,14 +95,14 @@ def fill_memory(algorithm):
 
 def ours(name):
     """Our losses at each step, and all that USB needs to compute its own."""
-    own = {"algorithm": name, **({"memory_size": 3 * (B + U)} if name == "comatch" else {}), **VARIANTS.get(name, {})}
+    own = {"algorithm": name, **OWN.get(name, {}), **VARIANTS.get(name, {})}
     config = TrainConfig(
         dataset="cifar10",  # whose images may be turned
         head="linear",
         embedding_dim=0,
         labeled_batch_size=B,
         unlabeled_batch_size=U,
-        **SETTINGS,
+        cutoff=CUTOFF,
         **own,
     ).resolved()
     network = classifier()
