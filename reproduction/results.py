@@ -123,7 +123,13 @@ def results_page(records: Records) -> str:
         for claim in CLAIMS
     ]
     judged = list(zip(CLAIMS, verdicts, strict=True))
-    blocks = [MARKER, "# Results", _opening(records), "## The claims", markdown(_summary(judged)).rstrip("\n")]
+    blocks = [
+        MARKER,
+        "# Results",
+        _opening(records),
+        "## The claims",
+        markdown(_summary(judged, [*records])).rstrip("\n"),
+    ]
     blocks += ["## The evidence", *(block for claim, by_preset in judged for block in _evidence(claim, by_preset))]
     blocks += ["## How to read the numbers", _reading()]
     for preset, grids in records.items():
@@ -155,13 +161,13 @@ def _opening(records: Records) -> str:
     )
 
 
-def _summary(judged: Sequence[tuple[Claim, _Verdicts]]) -> Table:
+def _summary(judged: Sequence[tuple[Claim, _Verdicts]], presets: Sequence[str]) -> Table:
     lines = []
     for claim, verdicts in judged:
-        for name, verdict in verdicts:
-            state = Entry(verdict.state, is_strong=verdict.state == "confirmed")
-            lines.append(Line(f"{claim.number}. {claim.statement}", (Entry(name), state, Entry(verdict.summary))))
-    return Table("Each claim by preset", (), "claim", ("preset", "verdict", "evidence in one line"), tuple(lines))
+        states = (Entry(verdict.state, is_strong=verdict.state == "confirmed") for _, verdict in verdicts)
+        lines.append(Line(f"{claim.number}. {claim.statement}", tuple(states)))
+    notes = ("The numbers behind each verdict, and what was changed about a preset, are below.",)
+    return Table("Each claim, with each preset", notes, "claim", tuple(presets), tuple(lines))
 
 
 def _with_overrides(preset: str, record: Record | None) -> str:
