@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.special import expit, softmax
 
-from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
+from momatch.evidence.pooling import cross_fitted_log_likelihood, log_likelihood, pooled, pooling_weights
 from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
 from momatch.evidence.views import SUPERVISED, SupervisedViews
 
@@ -36,15 +36,15 @@ class Evidence:
         supervised: the supervised views.
         weights: of the supervised views alone, and their sum is an inverse temperature.
         all_weights: of the supervised views and the graph.
-        prior: (K,) estimated frequencies of the classes.
-        prior_ratio: (K,) to those among the labels; 1 if labels were drawn as classes occur.
+        frequencies: (K,) of the classes, estimated: the mean of what all evidence says of each row.
+        prior_ratio: (K,) how many times as frequent as among the labels; 1 if labels were drawn as classes occur.
         trust: probability that the graph alone explains the hidden labels better than the supervised views do.
     """
 
     supervised: SupervisedViews
     weights: Float64[np.ndarray, " V"]
     all_weights: Float64[np.ndarray, " U"]
-    prior: Float64[np.ndarray, " K"]
+    frequencies: Float64[np.ndarray, " K"]
     prior_ratio: Float64[np.ndarray, " K"]
     trust: float
 
@@ -129,7 +129,8 @@ def gather_evidence(
         guide = (1.0 - lead) * posterior + lead * graph
     posterior[is_labeled] = guide[is_labeled] = np.eye(num_classes)[labels]
     known = None if hidden is None else float(pooled(hidden.views, all_weights[: len(hidden.views)]).max(1).mean())
-    evidence = Evidence(supervised, weights, all_weights, prior, ratio, trust)
+    frequencies = np.average(posterior, axis=0, weights=sample_weight)
+    evidence = Evidence(supervised, weights, all_weights, frequencies, ratio, trust)
     return evidence, RowEvidence(posterior, guide, 1.0 - lead, known)
 
 
@@ -196,7 +197,8 @@ def _weights(
     """Weights of the supervised views and of all views; the trust in the graph and its lead.
 
     These are the probabilities that the graph alone explains the hidden labels better than the supervised views do, and than
-    all views together do.
+    all views together do. The trust has the benefit of the doubt on the side of the supervised views, whose weights were
+    fitted to these very labels; the lead is by weights that were fitted to others, and never above the trust.
     """
     V = len(SUPERVISED)
     beginning = np.full(V, 1.0 / V)
@@ -207,11 +209,12 @@ def _weights(
     weights = pooling_weights(hidden.views[:V], *given, beginning)
     if not has_graph:
         return weights, np.append(weights, 0.0), 0.0, 0.0
-    all_weights = pooling_weights(hidden.views, *given, np.append(beginning, 0.0))
+    all_beginning = np.append(beginning, 0.0)
+    all_weights = pooling_weights(hidden.views, *given, all_beginning)
     of_graph = log_likelihood(hidden.views[V:], np.ones(1), *given)
     trust = expit(of_graph - log_likelihood(hidden.views[:V], weights, *given))
-    lead = expit(of_graph - log_likelihood(hidden.views, all_weights, *given))
-    return weights, all_weights, float(trust), float(lead)
+    lead = expit(of_graph - cross_fitted_log_likelihood(hidden.views, *given, all_beginning))
+    return weights, all_weights, float(trust), float(min(lead, trust))
 
 
 def _folds(labels: Int64[np.ndarray, " m"], rows: int, rng: np.random.Generator) -> list[Bool[np.ndarray, " m"]]:
