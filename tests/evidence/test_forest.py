@@ -33,8 +33,10 @@ def test_frequencies_sum_to_one_and_depend_on_the_seed_alone(kind):
     first, again, other = (
         Forest.fit(kind, x[:60], np.eye(4)[labels[:60]], np.ones(60), trees=5, seed=(seed, 1)) for seed in (3, 3, 4)
     )
-    assert np.allclose(first(x).sum(1), 1) and (first(x)[:, 3] == 0).all()
-    assert np.array_equal(first(x), again(x)) and not np.array_equal(first(x), other(x))
+    assert np.allclose(first(x).sum(1), 1)
+    assert (first(x)[:, 3] == 0).all()
+    assert np.array_equal(first(x), again(x))
+    assert not np.array_equal(first(x), other(x))
     assert np.array_equal(first(x), pickle.loads(pickle.dumps(first))(x))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from momatch.evidence.pooling import cross_fitted_log_likelihood, log_likelihood, pooled, pooling_weights
+from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
 
 K = 3
 
@@ -31,27 +31,6 @@ def naive(views, weights):
 def test_the_posterior_is_that_of_a_plain_loop():
     views, _, _ = made()
     np.testing.assert_allclose(pooled(views, np.array([0.3, 1.7])), naive(views, [0.3, 1.7]), rtol=1e-12)
-
-
-def test_cross_fitted_weights_have_not_seen_their_labels():
-    views, labels, weight = made()
-    beginning = np.full(2, 0.5)
-    expected = 0.0
-    for part in range(5):
-        own = [i for i in range(40) if i % 5 == part]
-        rest = [i for i in range(40) if i % 5 != part]
-        found = pooling_weights(views[:, rest], labels[rest], weight[rest], beginning)
-        expected += log_likelihood(views[:, own], found, labels[own], weight[own])
-    assert cross_fitted_log_likelihood(views, labels, weight, beginning) == pytest.approx(expected)
-    seen = log_likelihood(views, pooling_weights(views, labels, weight, beginning), labels, weight)
-    assert expected < seen
-
-
-def test_a_single_label_is_explained_by_the_beginning():
-    views, labels, weight = made(m=1)
-    beginning = np.full(2, 0.5)
-    expected = log_likelihood(views, beginning, labels, weight)
-    assert cross_fitted_log_likelihood(views, labels, weight, beginning) == pytest.approx(expected)
 
 
 def test_the_likelihood_is_that_of_a_plain_loop():

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.special import expit, softmax
 
-from momatch.evidence.pooling import cross_fitted_log_likelihood, log_likelihood, pooled, pooling_weights
+from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
 from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
 from momatch.evidence.views import SUPERVISED, SupervisedViews
 
@@ -197,8 +197,7 @@ def _weights(
     """Weights of the supervised views and of all views; the trust in the graph and its lead.
 
     These are the probabilities that the graph alone explains the hidden labels better than the supervised views do, and than
-    all views together do. The trust has the benefit of the doubt on the side of the supervised views, whose weights were
-    fitted to these very labels; the lead is by weights that were fitted to others, and never above the trust.
+    all views together do.
     """
     V = len(SUPERVISED)
     beginning = np.full(V, 1.0 / V)
@@ -209,12 +208,11 @@ def _weights(
     weights = pooling_weights(hidden.views[:V], *given, beginning)
     if not has_graph:
         return weights, np.append(weights, 0.0), 0.0, 0.0
-    all_beginning = np.append(beginning, 0.0)
-    all_weights = pooling_weights(hidden.views, *given, all_beginning)
+    all_weights = pooling_weights(hidden.views, *given, np.append(beginning, 0.0))
     of_graph = log_likelihood(hidden.views[V:], np.ones(1), *given)
     trust = expit(of_graph - log_likelihood(hidden.views[:V], weights, *given))
-    lead = expit(of_graph - cross_fitted_log_likelihood(hidden.views, *given, all_beginning))
-    return weights, all_weights, float(trust), float(min(lead, trust))
+    lead = expit(of_graph - log_likelihood(hidden.views, all_weights, *given))
+    return weights, all_weights, float(trust), float(lead)
 
 
 def _folds(labels: Int64[np.ndarray, " m"], rows: int, rng: np.random.Generator) -> list[Bool[np.ndarray, " m"]]:

@@ -17,8 +17,6 @@ _SMOOTHING = 0.02
 _PENALTY = 1.0
 #: Smallest weight of a view, as a share of its beginning: where all mislead, they still say more than nothing. Largest weight.
 _SMALLEST, _LARGEST = 0.05, 4.0
-#: Of labels that are left out in turn while weights are fitted.
-_PARTS = 5
 
 
 def log_smoothed(probability: Float64[np.ndarray, "*n K"]) -> Float64[np.ndarray, "*n K"]:
@@ -61,24 +59,6 @@ def pooling_weights(
     found = minimize(objective, beginning, jac=True, bounds=bounds, method="L-BFGS-B")
     weights: np.ndarray = found.x
     return weights
-
-
-def cross_fitted_log_likelihood(
-    views: Float64[np.ndarray, "V m K"],
-    labels: Int64[np.ndarray, " m"],
-    sample_weight: Float64[np.ndarray, " m"],
-    beginning: Float64[np.ndarray, " V"],
-) -> float:
-    """Log-likelihood of labels under the pooled posterior, each with weights that were fitted to the other parts of them.
-
-    Weights explain the labels that they were fitted to better than others.
-    """
-    part, total = np.arange(len(labels)) % _PARTS, 0.0
-    for number in range(min(_PARTS, len(labels))):
-        own, rest = part == number, part != number
-        weights = pooling_weights(views[:, rest], labels[rest], sample_weight[rest], beginning)
-        total += log_likelihood(views[:, own], weights, labels[own], sample_weight[own])
-    return total
 
 
 def log_likelihood(

@@ -55,7 +55,9 @@ class SupervisedViews:
             some = np.random.default_rng(seed).choice(len(x), _MOST_SAMPLES, replace=False)
             some = np.union1d(some, np.unique(labels, return_index=True)[1])  # no class gets lost
             x, labels, sample_weight = x[some], labels[some], sample_weight[some]
-        models: dict[str, Any] = {name: LogisticRegression(C=c, max_iter=_MAX_ITERATIONS) for name, c in _LINEAR.items()}
+        models: dict[str, Any] = {
+            name: LogisticRegression(C=c, max_iter=_MAX_ITERATIONS) for name, c in _LINEAR.items()
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             for model in models.values():
@@ -85,4 +87,3 @@ def _linear(model: LogisticRegression, x: Float64[np.ndarray, "n F"]) -> Float64
     logits = np.concatenate([np.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
     probability: np.ndarray = softmax(logits, axis=1)
     return probability
-
