@@ -14,7 +14,7 @@ from usearch.index import Index
 
 #: Weight of the neighbours in each round: labels stay near, or reach far.
 ALPHAS = (0.9, 0.99)
-_ROUNDS = 200
+_ROUNDS, _LOOK_EVERY = 200, 10
 _BALANCING = 5
 #: Neighbours are exact in tables of at most so many rows.
 _EXACT = 20_000
@@ -116,12 +116,14 @@ class LabelGraph:
         return found
 
     def _propagated(self, labels: Float64[np.ndarray, "N K"], alpha: float) -> Float64[np.ndarray, "N K"]:
-        spread = labels
         if self._affinity is None:
-            return spread
-        for _ in range(_ROUNDS):
-            before, spread = spread, alpha * (self._affinity @ spread) + (1 - alpha) * labels
-            if np.abs(spread - before).max() <= _SETTLED * spread.max():
+            return labels
+        affinity, source, spread = alpha * self._affinity, (1 - alpha) * labels, labels
+        for number in range(_ROUNDS):
+            before, spread = spread, affinity @ spread
+            spread += source
+            # Looking at every change takes as long as the round itself.
+            if number % _LOOK_EVERY == 0 and np.abs(spread - before).max() <= _SETTLED * spread.max():
                 break
         return spread
 

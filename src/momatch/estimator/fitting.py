@@ -70,7 +70,7 @@ class Fitted:
         """What the prediction rests on, and the frequency of the classes."""
         if self.blend is None:
             return {"network": 1.0}, np.ones(1)
-        return self.blend.shares(), self.blend.evidence.prior
+        return self.blend.shares(), self.blend.evidence.frequencies
 
     def embed(self, x: Float64[np.ndarray, "n F"]) -> Float[Tensor, "n D"]:
         """Embeddings of raw features."""

@@ -36,15 +36,15 @@ class Evidence:
         supervised: the supervised views.
         weights: of the supervised views alone, and their sum is an inverse temperature.
         all_weights: of the supervised views and the graph.
-        prior: (K,) estimated frequencies of the classes.
-        prior_ratio: (K,) to those among the labels; 1 if labels were drawn as classes occur.
+        frequencies: (K,) of the classes, estimated: the mean of what all evidence says of each row.
+        prior_ratio: (K,) how many times as frequent as among the labels; 1 if labels were drawn as classes occur.
         trust: probability that the graph alone explains the hidden labels better than the supervised views do.
     """
 
     supervised: SupervisedViews
     weights: Float64[np.ndarray, " V"]
     all_weights: Float64[np.ndarray, " U"]
-    prior: Float64[np.ndarray, " K"]
+    frequencies: Float64[np.ndarray, " K"]
     prior_ratio: Float64[np.ndarray, " K"]
     trust: float
 
@@ -129,7 +129,8 @@ def gather_evidence(
         guide = (1.0 - lead) * posterior + lead * graph
     posterior[is_labeled] = guide[is_labeled] = np.eye(num_classes)[labels]
     known = None if hidden is None else float(pooled(hidden.views, all_weights[: len(hidden.views)]).max(1).mean())
-    evidence = Evidence(supervised, weights, all_weights, prior, ratio, trust)
+    frequencies = np.average(posterior, axis=0, weights=sample_weight)
+    evidence = Evidence(supervised, weights, all_weights, frequencies, ratio, trust)
     return evidence, RowEvidence(posterior, guide, 1.0 - lead, known)
 
 

@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.special import softmax
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from momatch.evidence.forest import Forest, Kind
+
 #: Name -> regularisation of the linear views.
 _LINEAR = {"linear, strong": 0.3, "linear, weak": 3.0}
+_FORESTS: dict[str, Kind] = {"random forest": "random", "extra trees": "extra"}
 #: A view is fitted to at most so many labelled samples.
 _MOST_SAMPLES = 20_000
 _MAX_ITERATIONS = 300
 #: Trees of each forest.
 _TREES = 100
 
-SUPERVISED: tuple[str, ...] = (*_LINEAR, "random forest", "extra trees")
+SUPERVISED: tuple[str, ...] = (*_LINEAR, *_FORESTS)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class SupervisedViews:
     """Fitted models; can be pickled.
 
     Attributes:
-        models: name -> scikit-learn classifier of class numbers.
+        models: name -> logistic regression of class numbers, or forest.
         num_classes: K.
     """
 
@@ -53,21 +55,29 @@ class SupervisedViews:
             some = np.random.default_rng(seed).choice(len(x), _MOST_SAMPLES, replace=False)
             some = np.union1d(some, np.unique(labels, return_index=True)[1])  # no class gets lost
             x, labels, sample_weight = x[some], labels[some], sample_weight[some]
-        models = _models(seed, trees or _TREES)
+        models: dict[str, Any] = {
+            name: LogisticRegression(C=c, max_iter=_MAX_ITERATIONS) for name, c in _LINEAR.items()
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             for model in models.values():
                 model.fit(x, labels, sample_weight=sample_weight)
+        targets = np.eye(num_classes)[labels]
+        for number, (name, kind) in enumerate(_FORESTS.items()):
+            models[name] = Forest.fit(kind, x, targets, sample_weight, trees=trees or _TREES, seed=(seed, number))
         return cls(models, num_classes)
 
     def __call__(self, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "V n K"]:
         """Each view's probabilities; 0 for classes without labels."""
         found = np.zeros((len(SUPERVISED), len(x), self.num_classes))
         for view, name in zip(found, SUPERVISED, strict=True):
-            if model := self.models.get(name):
-                view[:, model.classes_] = _linear(model, x) if name in _LINEAR else model.predict_proba(x)
-            else:
+            model = self.models.get(name)
+            if model is None:
                 view[:] = 1.0 / self.num_classes
+            elif name in _LINEAR:
+                view[:, model.classes_] = _linear(model, x)
+            else:
+                view[:] = model(x)
         return found
 
 
@@ -77,11 +87,3 @@ def _linear(model: LogisticRegression, x: Float64[np.ndarray, "n F"]) -> Float64
     logits = np.concatenate([np.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
     probability: np.ndarray = softmax(logits, axis=1)
     return probability
-
-
-def _models(seed: int, trees: int) -> dict[str, Any]:
-    return {
-        **{name: LogisticRegression(C=c, max_iter=_MAX_ITERATIONS) for name, c in _LINEAR.items()},
-        "random forest": RandomForestClassifier(trees, random_state=seed),
-        "extra trees": ExtraTreesClassifier(trees, random_state=seed),
-    }
