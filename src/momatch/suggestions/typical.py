@@ -90,12 +90,13 @@ def _clusters(
         # Farther than any two rows are from each other.
         of_fixed, bound = np.zeros(len(table), np.int64), np.full(len(table), 1.0 + 4.0 * (table**2).sum(1).max())
     if not (weight @ bound):
-        return count + of_fixed.astype(np.int64)
+        return np.asarray(count + of_fixed, np.int64)
     rng = np.random.default_rng(seed)
     starts = max(1, min(_MOST_STARTS, _CLUSTERS_OF_ONE_START // count))
     found = [_moved(table, weight, bound, _start(table, weight, bound, count, rng)) for _ in range(starts)]
     own, squared = min(found, key=lambda one: float(weight @ np.minimum(one[1], bound)))
-    return np.where(squared < bound, own, count + of_fixed).astype(np.int64)
+    cluster: np.ndarray = np.where(squared < bound, own, count + of_fixed)
+    return cluster.astype(np.int64)
 
 
 def _start(
