@@ -78,6 +78,17 @@ def test_a_labelled_row_and_its_near_duplicates_are_never_suggested(rng):
     assert len(found.rows) > 50
 
 
+def test_copies_in_another_file_format_are_near_duplicates(rng):
+    """Their weak views differ, so they are some 0.3 of the usual distance apart."""
+    x, shift = rng.standard_normal((100, 128)), rng.standard_normal((100, 128))
+    x = np.concatenate([x, x + 0.3 * shift, x + 0.7 * shift])
+    labels = no_labels(x)
+    labels[:100] = 0
+    found = set(suggest(x, labels, n=len(x)).rows.tolist())
+    assert not found & set(range(200)), "labelled ones and their copies"
+    assert len(found) == 100, "not what is merely similar"
+
+
 def test_no_two_suggested_rows_are_near_duplicates(rng):
     x, _ = blobs(rng)
     x = np.concatenate([x, x, x + 0.001])
