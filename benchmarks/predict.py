@@ -1,7 +1,8 @@
 """Images/s of a whole prediction, from files on disk to rows in a file, against the bare backbone's forward.
 
     python benchmarks/predict.py                  about twenty minutes on two idle cores; CIFAR-10 from $MOMATCH_DATA
-    python benchmarks/predict.py --onnx FILE      the ONNX graph FILE as well, against ONNX Runtime itself
+    python benchmarks/predict.py --backbone onnx:FILE --images 192 --rounds 2 --most 0 --name predict-onnx
+                                                  one backbone alone, at 224 pixels; an ONNX graph against ONNX Runtime itself
 
 - throughput: `momatch predict`'s path (list, read, decode, normalise, network, head, densities, p-values, CSV) over JPEG files,
   and the backbone alone over the same images, decoded and normalised in memory beforehand, at the same batch size, memory
@@ -153,6 +154,11 @@ def throughput(backbone, folder, size, *, batch_size, rounds, scratch):
     }
 
 
+def without_folder(backbone):
+    """The name of a backbone to show: of an ONNX graph, that of its file."""
+    return f"onnx:{Path(backbone).name}" if backbone.startswith("onnx:") else backbone
+
+
 def bare_network(backbone, network):
     """The forward pass without anything around it: torch, or ONNX Runtime on the file itself."""
     if not backbone.startswith("onnx:"):
@@ -219,8 +225,9 @@ def main():
     parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--batch-size", type=int, default=Settings().batch_size)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--onnx", help="an ONNX graph to measure as well, at 224 pixels")
+    parser.add_argument("--backbone", help="this one alone, on photographs at 224 pixels")
     parser.add_argument("--most", type=int, default=50_000, help="largest number of images whose memory is measured")
+    parser.add_argument("--name", default="predict", help="of the record")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="momatch-benchmark-") as name:
@@ -230,8 +237,8 @@ def main():
             32: write_jpegs(scratch / "small", small),
             256: write_jpegs(scratch / "photographs", photographs(arguments.images, 256)),
         }
-        graph = [(f"onnx:{arguments.onnx}", 256, 224)] if arguments.onnx else []
-        for backbone, side, size in [*CASES, *graph]:
+        cases = [(arguments.backbone, 256, 224)] if arguments.backbone else CASES
+        for backbone, side, size in cases:
             found = throughput(
                 backbone,
                 folders[side],
@@ -240,8 +247,7 @@ def main():
                 rounds=arguments.rounds,
                 scratch=scratch,
             )
-            shown = f"onnx:{Path(arguments.onnx).name}" if backbone.startswith("onnx:") else backbone
-            rows.append({"what": f"{shown}, JPEGs of {side} x {side} to {size} x {size}", **found})
+            rows.append({"what": f"{without_folder(backbone)}, JPEGs of {side} x {side} to {size} x {size}", **found})
             print(rows[-1], flush=True)
         least = {name: min(row[name] for row in rows) for name in rows[0] if name.startswith("ratio")}
         rows += memory(scratch, folders[32], [n for n in (1000, 10_000, 50_000) if n <= arguments.most])
@@ -252,7 +258,9 @@ def main():
         "efficientnet-lite0 enlarges images of 32 to 96 pixels inside. Memory: the peak of a fresh process, torch included "
         "(cnn-small; files listed in a manifest, rows to Parquet)."
     )
-    write_result("predict", rows, notes, target=f"ratio of at least {TARGET}; least of the rows: {least}", seeds=[0])
+    write_result(
+        arguments.name, rows, notes, target=f"ratio of at least {TARGET}; least of the rows: {least}", seeds=[0]
+    )
 
 
 if __name__ == "__main__":

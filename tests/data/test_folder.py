@@ -227,7 +227,11 @@ def test_loose_images_are_unlabelled_and_classes_may_be_empty(tmp_path, save_ima
 
 
 @pytest.mark.parametrize(
-    "name", ["Unlabelled", "unlabeled-2", "UNLABELLED images", "not_labeled", "no labels", "unannotated"]
+    "name",
+    [
+        *("Unlabelled", "unlabeled-2", "UNLABELLED images", "not_labeled", "no labels", "unannotated", "to label"),
+        *("to_label", "To be labelled", "unsorted", "Unsorted 2", "to-sort", "unclassified", "uncategorised"),
+    ],
 )
 def test_unlabelled_in_any_spelling(folder, options, name):
     (folder / "unlabeled").rename(folder / name)

@@ -118,6 +118,18 @@ def test_features_are_mapped_from_the_file_and_not_read(tmp_path):
         load_dataset(options.out, verify=True)
 
 
+def test_images_are_converted_to_the_size_of_the_network_a_few_at_a_time(tmp_path, monkeypatch):
+    """All at once would be 7.5 GB of 50,000 small images at 224 pixels."""
+    original, converted = PixelRows.converted, []
+    monkeypatch.setattr(
+        PixelRows, "converted", lambda self, shape: converted.append(len(self)) or original(self, shape)
+    )
+    monkeypatch.setattr("momatch.embedding.embedding.STANDARDIZED_OVER", 40)
+    options = small_options(tmp_path, image_size=24, batch_size=32)
+    assert embed(options).train == 160
+    assert max(converted) <= 40
+
+
 def test_labels_come_first_and_classes_keep_their_share():
     labels = torch.tensor([0] * 30 + [1] * 60 + [-1] * 300)
     assert draw_subset(labels, 1000, seed=0).tolist() == list(range(390))

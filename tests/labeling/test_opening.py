@@ -8,6 +8,7 @@ from momatch.cli.main import main
 from momatch.data.report import DataWarning
 from momatch.labeling.answers import Answer
 from momatch.labeling.opening import LabelOptions, open_session
+from momatch.labeling.server import LabelServer
 from tests.labeling.setting import EACH, write_photographs
 
 
@@ -30,6 +31,16 @@ def test_a_folder_is_embedded_and_a_file_that_is_no_image_is_left_out(tmp_path):
     with pytest.warns(UserWarning, match="damaged"), open_session(options(folder)) as session:
         assert session.state()["images"] == 4 + 2 * EACH
     assert "damaged" not in (folder / "labels.csv").read_text()
+
+
+def test_what_is_left_out_is_said_before_the_page_opens(photos, monkeypatch, capsys):
+    (photos / "unlabeled" / "damaged.png").write_bytes(b"damaged")
+    said = []
+    monkeypatch.setattr(LabelServer, "run", lambda _: said.append(capsys.readouterr().err))
+    assert main(["label", str(photos), "--no-browser", "--no-progress"]) == 0
+    assert "momatch label: warning: " in said[0]
+    assert "damaged.png" in said[0]
+    assert "damaged.png" not in capsys.readouterr().err
 
 
 def test_one_session_a_manifest(photos):

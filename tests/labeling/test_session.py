@@ -1,6 +1,7 @@
 """A session: what is offered, how the model follows, and what training reads in the end."""
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from momatch.data.dataset import UNLABELED
 from momatch.data.load import load_dataset
 from momatch.labeling.answers import Answer
 from momatch.labeling.model import Model
-from momatch.labeling.session import ConflictError
+from momatch.labeling.session import ConflictError, Paths
 from momatch.suggestions import choice
 from tests.labeling.setting import EACH, kind, open_session
 
@@ -198,6 +199,18 @@ def test_unknown_rows_and_classes_are_refused(session, answers):
 
 def test_commands_are_quoted(session):
     assert all(command.startswith("momatch ") for command in session.paths.commands())
+
+
+def test_two_folders_of_one_name_do_not_replace_each_others_run(tmp_path, monkeypatch):
+    folders = [tmp_path / "here/photos", tmp_path / "here/more/photos", tmp_path / "there/photos"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    trained = [Paths(folder, folder / "labels.csv", folder / "features.npz").commands()[0] for folder in folders]
+    runs = ["runs/photos", "runs/more-photos", "runs/there-photos"]
+    assert [command.split("--run-dir ")[1].split()[0] for command in trained] == runs
+    inside = Paths(Path("."), Path("labels.csv"), Path("features.npz"))
+    assert "--run-dir runs/here " in inside.commands()[0]
 
 
 def test_commands_can_be_run_again(session):

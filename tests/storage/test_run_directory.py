@@ -158,7 +158,7 @@ def test_an_existing_run_is_not_overwritten_unasked(tmp_path):
     make(tmp_path / "finished run", finished=True)
     make(tmp_path / "unfinished")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=r"a finished run with the same settings; .*--run-dir.*--overwrite"):
+    with pytest.raises(ValueError, match=r"a finished run with the same settings; .*--run-dir.*--overwrite.*new since"):
         RunDirectory.create(tmp_path / "finished run", CONFIG)
     with pytest.raises(
         ValueError, match="an unfinished run with the same settings; resume it with: momatch train --resume"

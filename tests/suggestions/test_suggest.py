@@ -5,6 +5,7 @@ import pytest
 
 from momatch import suggest
 from momatch.data.graph import nearest_neighbors
+from momatch.suggestions import typical
 from momatch.suggestions.choice import _need
 from momatch.suggestions.neighborhood import NEAR, NEIGHBORS, Neighborhood
 from momatch.suggestions.typical import most_typical
@@ -23,7 +24,14 @@ def blobs(rng: np.random.Generator, sizes=(40, 40, 40, 40), dims=16, width=0.08)
 
 def neighborhood(x: np.ndarray) -> Neighborhood:
     table = x.astype(np.float64)
-    return Neighborhood(table, *nearest_neighbors(table, NEIGHBORS))
+    return Neighborhood(table, table, *nearest_neighbors(table, NEIGHBORS))
+
+
+def directions(x: np.ndarray) -> np.ndarray:
+    """What rows are compared by: the directions of their directions as seen from the mean."""
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    centered = unit - unit.mean(0)
+    return centered / np.linalg.norm(centered, axis=1, keepdims=True)
 
 
 def no_labels(x: np.ndarray) -> np.ndarray:
@@ -41,7 +49,7 @@ def test_from_nothing_each_cluster_gives_its_most_typical_row(rng):
     assert truth[found.rows].tolist() == [0, 1, 2, 3], "the largest cluster first"
     assert (found.guess == -1).all()
     assert np.isnan(found.confidence).all()
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    unit = directions(x)
     for k, row in enumerate(found.rows):
         members = np.flatnonzero(truth == k)
         distance = np.linalg.norm(unit[members][:, None] - unit[members][None], axis=2)
@@ -70,15 +78,27 @@ def test_a_labelled_row_and_its_near_duplicates_are_never_suggested(rng):
     assert len(found.rows) > 50
 
 
+def test_copies_in_another_file_format_are_near_duplicates(rng):
+    """Their weak views differ, so they are some 0.3 of the usual distance apart."""
+    x, shift = rng.standard_normal((100, 128)), rng.standard_normal((100, 128))
+    x = np.concatenate([x, x + 0.3 * shift, x + 0.7 * shift])
+    labels = no_labels(x)
+    labels[:100] = 0
+    found = set(suggest(x, labels, n=len(x)).rows.tolist())
+    assert not found & set(range(200)), "labelled ones and their copies"
+    assert len(found) == 100, "not what is merely similar"
+
+
 def test_no_two_suggested_rows_are_near_duplicates(rng):
     x, _ = blobs(rng)
     x = np.concatenate([x, x, x + 0.001])
     for labels in (None, np.where(np.arange(len(x)) < 2, np.arange(len(x)), -1)):
         rows = suggest(x, labels, n=30).rows
-        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+        unit = directions(x)
         distance = np.linalg.norm(unit[rows][:, None] - unit[rows][None], axis=2) + 9.0 * np.eye(len(rows))
-        limit = NEAR * np.sqrt(((unit - unit.mean(0)) ** 2).sum(1).mean())
-        assert distance.min() > limit
+        every = np.sort(np.linalg.norm(unit[:, None] - unit[None], axis=2), axis=1)
+        spread = np.sqrt(((unit - unit.mean(0)) ** 2).sum(1).mean())
+        assert distance.min() > NEAR * min(spread, np.median(every[:, NEIGHBORS])) * (1 - 1e-6)
 
 
 def test_likely_outliers_are_listed_apart(rng):
@@ -139,6 +159,34 @@ def test_clusters_with_few_labels_and_much_need_come_first(rng):
     candidates = np.setdiff1d(np.arange(len(x)), labeled)
     found = most_typical(neighborhood(x), candidates, labeled, need, n=3, seed=0)
     assert truth[found].tolist() == [1, 2, 0]
+
+
+def naive_clusters(table, weight, fixed, centers):
+    """k-means with fixed centers, row by row, from a start."""
+    for _ in range(100):
+        own = []
+        for row in table:
+            distances = [((row - center) ** 2).sum() for center in (*centers, *fixed)]
+            own.append(int(np.argmin(distances)))
+        own = np.array(own)
+        centers = np.array(
+            [
+                np.average(table[own == k], axis=0, weights=weight[own == k]) if (own == k).any() else center
+                for k, center in enumerate(centers)
+            ]
+        )
+    return own
+
+
+def test_labelled_rows_are_centers_that_stay(rng):
+    table, weight = rng.normal(size=(60, 3)), rng.random(60)
+    fixed, start = table[:4] + 0.01, table[10:13]
+    bound = ((table[:, None] - fixed[None]) ** 2).sum(2).min(1)
+    own, squared = typical._moved(table, weight, bound, start)
+    expected = naive_clusters(table, weight, fixed, start)
+    is_new = squared < bound
+    np.testing.assert_array_equal(is_new, expected < 3)
+    np.testing.assert_array_equal(own[is_new], expected[is_new])
 
 
 def test_more_rows_than_clusters_are_taken_from_each_in_turn(rng, monkeypatch):

@@ -2,14 +2,18 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from momatch.config.settings import Device
 from momatch.console.warned import warnings_said
+
+if TYPE_CHECKING:
+    from momatch.labeling.session import Session
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,6 @@ def main(argv: Sequence[str]) -> int:
     del starlette, uvicorn
     from momatch.data.sources.manifest import PAGE_LABELS
     from momatch.labeling.opening import LabelOptions, open_session
-    from momatch.labeling.server import LabelServer
 
     folder = arguments.images
     options = LabelOptions(
@@ -80,21 +83,31 @@ def main(argv: Sequence[str]) -> int:
         device=arguments.device,
         progress=arguments.progress,
     )
-    with warnings_said("label"), open_session(options) as session:
-        server = LabelServer(session, port=arguments.port)
-        print(f"{server.address}\nLabels go to {options.labels}. Press Ctrl-C to stop.", flush=True)
-        if arguments.browser:
-            import webbrowser
-
-            webbrowser.open(server.address)
-        try:
-            server.run()
-        except KeyboardInterrupt:
-            # The way to end it: everything is on disk.
-            print(file=sys.stderr)
+    with ExitStack() as opened:
+        # Said before the page opens: a warning that images are left out is of no use afterwards.
+        with warnings_said("label"):
+            session = opened.enter_context(open_session(options))
+        with warnings_said("label"):
+            _serve(session, arguments)
         counts = session.state()
         labeled = sum(one["labels"] for one in counts["classes"])
         print(f"{labeled:,} of {counts['images']:,} images are labelled in {options.labels}. Next:")
         for command in counts["commands"]:
             print(f"  {command}")
     return 0
+
+
+def _serve(session: "Session", arguments: Arguments) -> None:
+    """Show the page until Ctrl-C, the way to end it: everything is on disk."""
+    from momatch.labeling.server import LabelServer
+
+    server = LabelServer(session, port=arguments.port)
+    print(f"{server.address}\nLabels go to {session.paths.labels}. Press Ctrl-C to stop.", flush=True)
+    if arguments.browser:
+        import webbrowser
+
+        webbrowser.open(server.address)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)

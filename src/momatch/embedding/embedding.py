@@ -25,7 +25,7 @@ from momatch.data.feature_spec import MARKER, VERSION, FeatureSpec
 from momatch.data.features import FEATURES_DTYPE, STAGES_DTYPE, UNREADABLE, WEIGHTS, GatheredRows, write_archive
 from momatch.data.load import BY_NAME
 from momatch.data.report import MixedSizesError
-from momatch.data.rows import PixelRows
+from momatch.data.rows import PixelRows, Rows
 from momatch.data.statistics import normalization
 from momatch.embedding.existing import Existing
 from momatch.embedding.expected import fast_size, say_expected_time
@@ -34,6 +34,7 @@ from momatch.embedding.network import Network, build_network
 from momatch.embedding.new_images import NewImages, open_new
 from momatch.embedding.part import KINDS, Part, RowWriter
 from momatch.models.backbones import fallback_size, input_size_of
+from momatch.models.outputs import STANDARDIZED_OVER
 from momatch.models.spec import ModelSpec
 from momatch.numerics.checks import check_positive_int
 from momatch.storage.durable import json_bytes, replace_files
@@ -228,7 +229,7 @@ def embed(options: EmbedOptions) -> Embedded:
                 spec,
                 part.path(WEIGHTS),
                 device,
-                sample=_any_shaped(new),
+                sample=_shaped_sample(new),
                 backbone_options={"weights": options.weights, "untrained": options.untrained},
             )
             found = (network.num_features, network.stage_names, network.num_statistics)
@@ -246,7 +247,7 @@ def embed(options: EmbedOptions) -> Embedded:
         if options.progress and network is not None:
             rows = {name: len(one) - done.get(name, 0) for name, one in new.items()}
             is_chosen = options.fast or options.image_size is not None
-            say_expected_time(network, _any_shaped(new), rows, fast=is_chosen)
+            say_expected_time(network, _shaped_sample(new), rows, fast=is_chosen)
         clock = time.perf_counter()
         passed = 0 if network is None else _pass_all(part, network, new, spec, picture, done=done, options=options)
         seconds = time.perf_counter() - clock
@@ -285,10 +286,13 @@ def _open_images(options: EmbedOptions, old: Existing | None) -> tuple[Listing, 
         return opened(fallback)
 
 
-def _any_shaped(new: Mapping[str, NewImages]) -> PixelRows:
-    """New images of the training split, or of the only one that has any, as the network takes them."""
+def _shaped_sample(new: Mapping[str, NewImages]) -> Rows:
+    """Some new images of the training split, or of the only one that has any, as the network takes them.
+
+    Not all: images of arrays would be converted into as much new memory.
+    """
     one = new.get("train", next(iter(new.values())))
-    return one.images.converted(one.shape)
+    return one.images.even_share(STANDARDIZED_OVER).for_model(one.shape)
 
 
 def _embedded(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from momatch.console.durations import format_duration
-from momatch.data.rows import PixelRows
+from momatch.data.rows import Rows
 from momatch.embedding.network import Network
 
 #: Images that are timed.
@@ -22,7 +22,7 @@ def fast_size(side: int) -> int:
     return max(_STRIDE, -(-side // (2 * _STRIDE)) * _STRIDE)
 
 
-def say_expected_time(network: Network, images: PixelRows, rows: Mapping[str, int], *, fast: bool) -> None:
+def say_expected_time(network: Network, images: Rows, rows: Mapping[str, int], *, fast: bool) -> None:
     """Print on standard error how long the embedding will take, if it takes more than a few seconds.
 
     Args:

@@ -14,7 +14,7 @@ from torch import Tensor
 from momatch.augment import StrongAugment, WeakAugment
 from momatch.augment.draws import draw_at
 from momatch.data.feature_spec import FeatureSpec
-from momatch.data.rows import PixelRows
+from momatch.data.rows import Rows
 from momatch.inference.predict.pipeline import default_workers, in_order
 from momatch.models.backbones.side_by_side import SideBySide
 from momatch.models.classifier import Classifier
@@ -172,7 +172,7 @@ def build_network(
     weights: Path,
     device: torch.device,
     *,
-    sample: PixelRows,
+    sample: Rows,
     backbone_options: Mapping[str, object] | None = None,
 ) -> Network:
     """Build the network of an embedding. Weights are read from `weights` if the file exists, else saved there.

@@ -60,7 +60,10 @@ class Paths:
 
     def commands(self) -> list[str]:
         """What to run next: train, predict and export. They replace earlier results: after more labels they are run again."""
-        run = shlex.quote(str(Path("runs") / self.images.resolve().name))
+        # By the whole path from here: two folders may have one name, and the commands replace what is there.
+        way = Path(os.path.relpath(self.images.resolve(), Path.cwd()))
+        name = "-".join(part for part in way.parts if part != "..") or self.images.resolve().name
+        run = shlex.quote(str(Path("runs") / name))
         images, labels, features = (shlex.quote(str(path)) for path in (self.images, self.labels, self.features))
         return [
             f"momatch train --dataset {features} --labels {labels} --run-dir {run} --overwrite",

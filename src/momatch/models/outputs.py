@@ -13,8 +13,9 @@ from momatch.models.backbones import SideBySide
 from momatch.models.classifier import Classifier
 from momatch.numerics.checks import check_positive_int
 
-#: Images that features are standardised over, and how many of them at once.
-_SAMPLE, _CHUNK = 256, 16
+#: Images that features are standardised over.
+STANDARDIZED_OVER = 256
+_CHUNK = 16
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def standardize_backbone(classifier: Classifier, rows: Rows) -> None:
     if not isinstance(backbone, SideBySide):
         return
     assert classifier.preprocess is not None, "the backbones have statistics of their own"
-    sample = rows.even_share(_SAMPLE)
+    sample = rows.even_share(STANDARDIZED_OVER)
     with _evaluation_mode(classifier):
         backbone.standardize(
             classifier.preprocess(sample.gather(positions)) for positions in torch.arange(len(sample)).split(_CHUNK)

@@ -304,9 +304,11 @@ def _of_pool(
         return pool, pool, pool, []
     truths = pool_truths(data, positions)
     note = f"The images of the pool were chosen from a random {len(positions):,} of the {size:,} unlabelled images."
+    chosen = attempt(lambda: to_label(pool, split.is_shown[positions], seed=config.seed))
+    apart = positions[:0] if isinstance(chosen, Missing) else chosen
     return (
         pool,
-        attempt(lambda: most_outlying(pool, truths)),
-        attempt(lambda: to_label(pool, truths, split.is_shown[positions], seed=config.seed)),
+        attempt(lambda: pool.pictures(most_outlying(pool, apart), truths)),
+        chosen if isinstance(chosen, Missing) else attempt(lambda: pool.pictures(chosen, truths)),
         [note] if len(positions) < size else [],
     )

@@ -170,27 +170,30 @@ def pool_sample(size: int, seed: int) -> Int64[Tensor, " n"]:
     return order[:MAX_POOL].sort().values
 
 
-def most_outlying(pool: Predictions, truths: Sequence[str | None]) -> tuple[Picture, ...]:
-    """Images with the highest outlier scores, highest first; those without finite outputs are left out."""
+def most_outlying(pool: Predictions, apart: Int64[Tensor, " m"]) -> Int64[Tensor, " n"]:
+    """Positions of the images with the highest outlier scores, highest first.
+
+    Args:
+        pool: predictions for images of the pool; those without finite outputs are left out.
+        apart: positions of images to label next, which are left out as well: in a small pool every image is among the most
+            outlying.
+    """
     order = pool.score.argsort(descending=True, stable=True)
-    return pool.pictures(order[pool.is_finite[order]], truths)
+    return order[pool.is_finite[order] & ~torch.isin(order, apart)]
 
 
-def to_label(
-    pool: Predictions, truths: Sequence[str | None], is_labeled: Bool[Tensor, " N"], *, seed: int
-) -> tuple[Picture, ...]:
-    """Images to label next (`momatch.suggest`): of those that the model is unsure of, without labelled and outlying ones.
+def to_label(pool: Predictions, is_labeled: Bool[Tensor, " N"], *, seed: int) -> Int64[Tensor, " n"]:
+    """Positions of images to label next (`momatch.suggest`), of those that are neither labelled nor outlying.
 
     Args:
         pool: predictions for images of the pool.
-        truths: names of the true classes by position; None where unknown.
         is_labeled: which images have a label that the model was trained on.
         seed: of the choice.
     """
     positions = pool.is_finite.nonzero().flatten()
     usable, is_known = pool.select(positions), is_labeled[positions]
     if bool(is_known.all()):
-        return ()
+        return positions[:0]
     is_ordinary = is_known | (usable.score <= outlier_threshold(usable.score[~is_known]))
     chosen = suggest(
         usable.outputs.z.double().numpy(),
@@ -200,7 +203,7 @@ def to_label(
         p_inlier=is_ordinary.double().numpy(),
         seed=seed,
     )
-    return pool.pictures(positions[torch.from_numpy(chosen.rows)], truths)
+    return positions[torch.from_numpy(chosen.rows)]
 
 
 def file_names(split: Split, rows: Rows) -> tuple[str, ...]:

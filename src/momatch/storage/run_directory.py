@@ -275,7 +275,7 @@ class RunDirectory:
         if self.finished:
             return (
                 "the directory holds a finished run with the same settings; choose another run_dir (--run-dir) to keep it, or "
-                f"{overwrite}"
+                f"{overwrite}, for example with labels that are new since"
             )
         command = f"momatch train --resume --run-dir {shlex.quote(str(self.path))}"
         return (

@@ -1,6 +1,6 @@
 """`suggest`: the images whose labels say most about the others (docs/labeling.md, "Which images").
 
-From nothing, the most typical image of each of n clusters. With labels, that of clusters without any.
+From nothing, the most typical image of each of n clusters. With labels, that of n clusters that lie apart from them.
 """
 
 from dataclasses import dataclass
@@ -136,10 +136,12 @@ def considered_rows(labels: Int64[np.ndarray, " N"], *, n: int, seed: int) -> In
 
 
 def neighborhood_of(features: Float[np.ndarray, "M F"]) -> Neighborhood:
-    """Which rows are near each other, by the direction of their features."""
-    unit = torch.nn.functional.normalize(torch.from_numpy(features.astype(np.float32)), dim=1)
-    table = leading_components(unit).double().numpy()
-    return Neighborhood(table, *nearest_neighbors(table, NEIGHBORS))
+    """Which rows are near each other, by the direction of their features as seen from the mean of all."""
+    normalize = torch.nn.functional.normalize
+    components = leading_components(normalize(torch.from_numpy(features.astype(np.float32)), dim=1)).double()
+    # The directions of one network's features are alike; what differs between images is how they leave the mean.
+    table = normalize(components - components.mean(0), dim=1).numpy()
+    return Neighborhood(components.numpy(), table, *nearest_neighbors(table, NEIGHBORS))
 
 
 def evidence_posterior(
@@ -155,7 +157,7 @@ def evidence_posterior(
         return posterior
     dense = np.where(codes >= 0, np.searchsorted(classes, codes), UNLABELED)
     neighbors = (neighborhood.distance, neighborhood.neighbors)
-    of_rows = row_evidence(neighborhood.table, dense, neighbors, num_classes=len(classes), seed=seed)
+    of_rows = row_evidence(neighborhood.components, dense, neighbors, num_classes=len(classes), seed=seed)
     posterior[:, classes] = of_rows.posterior
     return posterior
 

@@ -1,6 +1,7 @@
 """Which images are near each other."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -8,9 +9,9 @@ from scipy.special import expit
 
 #: Neighbours that tell how dense it is around an image.
 NEIGHBORS = 20
-#: Images nearer to each other than this share of the root mean square distance to the mean are near duplicates: a photograph
-#: and its copy at another JPEG quality are about 0.2 apart, a photograph and the most similar one of 2,000 about 0.8.
-NEAR = 0.25
+#: Images nearer to each other than this share of the usual distance are near duplicates. A photograph and its copy in another
+#: format or JPEG quality are 0.2 to 0.4 apart (their weak views differ), two photographs at least 0.44, mostly 1.
+NEAR = 0.4
 #: Deviations above the median at which the log distance to the neighbours makes an image as likely an outlier as not. In
 #: features of ordinary photographs none reach it.
 _FAR, _SOFTNESS = 5.0, 0.25
@@ -23,11 +24,13 @@ class Neighborhood:
     """Rows of a table and the nearest other rows of each.
 
     Attributes:
-        table: (M, C) what is compared, by Euclidean distance.
+        components: (M, C) principal components of the rows.
+        table: (M, C) what is compared, by Euclidean distance: their directions.
         distance: (M, k) to the nearest other rows, ascending.
         neighbors: (M, k) their numbers.
     """
 
+    components: Float64[np.ndarray, "M C"]
     table: Float64[np.ndarray, "M C"]
     distance: Float64[np.ndarray, "M k"]
     neighbors: Int64[np.ndarray, "M k"]
@@ -45,11 +48,16 @@ class Neighborhood:
         inlier: np.ndarray = expit((_FAR - (logarithm - median) / deviation) / _SOFTNESS)
         return inlier
 
+    @cached_property
+    def usual_distance(self) -> float:
+        """Root mean square distance to the mean; within clusters that are denser, the median to the farthest neighbour."""
+        spread = float(np.sqrt(((self.table - self.table.mean(0)) ** 2).sum(1).mean()))
+        return min(spread, float(np.median(self.distance[:, -1]))) if self.distance.shape[1] else spread
+
     def is_near(self, rows: Int64[np.ndarray, " m"]) -> Bool[np.ndarray, " M"]:
         """Which rows are one of `rows`, or near duplicates of one."""
         is_near = np.zeros(len(self.table), bool)
-        centered = self.table - self.table.mean(0)
-        limit = NEAR**2 * float((centered**2).sum(1).mean())
+        limit = (NEAR * self.usual_distance) ** 2
         for row in rows:
             is_near |= ((self.table - self.table[row]) ** 2).sum(1) <= limit
         is_near[rows] = True

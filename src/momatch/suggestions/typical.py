@@ -1,21 +1,27 @@
 """The most typical rows of clusters that have no label yet (Hacohen et al., "Active Learning on a Budget", 2022).
 
-There are as many clusters as rows that are labelled or asked for, so that at least n clusters are without a label. The clusters
-with the fewest labels come first, and of those the ones where labels are needed most. The most typical row of a cluster is that
-with the nearest neighbours within it.
+Labelled rows are centers of clusters and stay where they are. For each row that is asked for there is one more center, moved as
+in k-means: to the mean of the rows that are nearer to it than to any other center, weighted by their need of a label. The
+clusters of most need come first. The most typical row of a cluster is that with the nearest neighbours within it.
 """
+
+import math
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from sklearn.cluster import KMeans
+from scipy import sparse
+from sklearn.metrics import pairwise_distances_argmin_min
+from sklearn.metrics.pairwise import euclidean_distances
 
 from momatch.data.graph import nearest_neighbors
 from momatch.suggestions.neighborhood import NEIGHBORS, Neighborhood
 
 #: More clusters than this are too small to have a typical row, and slow to find.
 _MOST_CLUSTERS = 500
-#: The clustering ends after so many rounds; few clusters are sought from several starts.
-_ROUNDS, _MOST_STARTS, _CLUSTERS_OF_ONE_START = 50, 5, 100
+#: The clustering ends after so many rounds, or when a round lowers the sum of squared distances by less than a share of it;
+#: few clusters are sought from several starts.
+_ROUNDS, _SETTLED = 50, 1e-4
+_MOST_STARTS, _CLUSTERS_OF_ONE_START = 5, 100
 
 
 def most_typical(
@@ -37,18 +43,24 @@ def most_typical(
         n: number of rows to choose.
         seed: of the clustering.
     """
-    rows = np.concatenate([candidates, labeled])
-    cluster = _clusters(neighborhood.table[rows], min(n + len(labeled), _MOST_CLUSTERS), seed)
-    of_candidates, of_labeled = np.split(cluster, [len(candidates)])
-    count = int(cluster.max(initial=-1)) + 1
-    labels = np.bincount(of_labeled, minlength=count)
-    needs = np.bincount(of_candidates, weights=need[candidates], minlength=count)
-    waiting = {k: _typical_first(neighborhood, candidates[of_candidates == k]) for k in np.unique(of_candidates)}
-    is_taken = np.zeros(len(neighborhood.table), bool)
+    if not len(candidates):
+        return candidates
+    table = neighborhood.table
+    new = min(n, _MOST_CLUSTERS)
+    cluster = _clusters(table[candidates], need[candidates], table[labeled], new, seed)
+    needs = np.bincount(cluster, weights=need[candidates], minlength=new + len(labeled))
+    labels = np.repeat([0, 1], [new, len(labeled)])
+    waiting: dict[int, list[int]] = {}
+    left = set(np.unique(cluster).tolist())
+    is_taken = np.zeros(len(table), bool)
     chosen: list[int] = []
-    while len(chosen) < n and (left := [k for k, rows in waiting.items() if rows]):
+    while len(chosen) < n and left:
         neediest = min(left, key=lambda k: (labels[k], -needs[k]))
+        if neediest not in waiting:
+            waiting[neediest] = _typical_first(neighborhood, candidates[cluster == neediest])
         row = waiting[neediest].pop(0)
+        if not waiting[neediest]:
+            left.remove(neediest)
         if not is_taken[row]:
             chosen.append(row)
             labels[neediest] += 1
@@ -63,12 +75,74 @@ def _typical_first(neighborhood: Neighborhood, members: Int64[np.ndarray, " m"])
     return ordered
 
 
-def _clusters(table: Float64[np.ndarray, "r C"], count: int, seed: int) -> Int64[np.ndarray, " r"]:
-    """The cluster of each row; fewer than `count` if there are not as many different rows."""
-    # Copies of a row cannot be told apart, and k-means warns about clusters that stay empty.
-    count = min(count, len(np.unique(table, axis=0)))
-    if count < 2:
-        return np.zeros(len(table), np.int64)
+def _clusters(
+    table: Float64[np.ndarray, "c C"],
+    weight: Float64[np.ndarray, " c"],
+    fixed: Float64[np.ndarray, "m C"],
+    count: int,
+    seed: int,
+) -> Int64[np.ndarray, " c"]:
+    """The cluster of each row: 0 to count - 1 for those that are found, `count` + j for that of the j-th fixed center."""
+    if len(fixed):
+        of_fixed, distance = pairwise_distances_argmin_min(table, fixed)
+        bound = distance**2
+    else:
+        # Farther than any two rows are from each other.
+        of_fixed, bound = np.zeros(len(table), np.int64), np.full(len(table), 1.0 + 4.0 * (table**2).sum(1).max())
+    if not (weight @ bound):
+        return np.asarray(count + of_fixed, np.int64)
+    rng = np.random.default_rng(seed)
     starts = max(1, min(_MOST_STARTS, _CLUSTERS_OF_ONE_START // count))
-    found: np.ndarray = KMeans(count, random_state=seed, n_init=starts, max_iter=_ROUNDS).fit_predict(table)
-    return found.astype(np.int64)
+    found = [_moved(table, weight, bound, _start(table, weight, bound, count, rng)) for _ in range(starts)]
+    own, squared = min(found, key=lambda one: float(weight @ np.minimum(one[1], bound)))
+    cluster: np.ndarray = np.where(squared < bound, own, count + of_fixed)
+    return cluster.astype(np.int64)
+
+
+def _start(
+    table: Float64[np.ndarray, "c C"],
+    weight: Float64[np.ndarray, " c"],
+    bound: Float64[np.ndarray, " c"],
+    count: int,
+    rng: np.random.Generator,
+) -> Float64[np.ndarray, "k C"]:
+    """Greedy k-means++: of a few rows that are drawn by their squared distance, that which lowers the sum most; in turn.
+
+    Args:
+        table: the rows.
+        weight: of each in the sum.
+        bound: squared distance of each to the nearest fixed center.
+        count: number of centers; there are fewer if all rows are centers.
+        rng: draws.
+    """
+    centers: list[int] = []
+    while len(centers) < count and (total := weight @ bound) > 0:
+        drawn = rng.choice(len(table), 2 + int(math.log(count)), p=weight * bound / total)
+        lowered = np.minimum(bound, euclidean_distances(table[drawn], table, squared=True))
+        best = int((lowered @ weight).argmin())
+        bound = lowered[best]
+        bound[drawn[best]] = 0.0
+        centers.append(int(drawn[best]))
+    return table[centers]
+
+
+def _moved(
+    table: Float64[np.ndarray, "c C"],
+    weight: Float64[np.ndarray, " c"],
+    bound: Float64[np.ndarray, " c"],
+    centers: Float64[np.ndarray, "k C"],
+) -> tuple[Int64[np.ndarray, " c"], Float64[np.ndarray, " c"]]:
+    """k-means from a start: the nearest of the centers to each row, and its squared distance."""
+    before = np.inf
+    for _ in range(_ROUNDS):
+        squared = euclidean_distances(table, centers, squared=True)
+        own, nearest = squared.argmin(1), squared.min(1)
+        total = float(weight @ np.minimum(nearest, bound))
+        if before - total <= _SETTLED * total:
+            break
+        before = total
+        members = np.flatnonzero(nearest < bound)
+        share = sparse.csr_array((weight[members], (own[members], members)), shape=(len(centers), len(table)))
+        amount = share.sum(1)[:, None]
+        centers = np.divide(share @ table, amount, out=centers.copy(), where=amount > 0)
+    return own, nearest

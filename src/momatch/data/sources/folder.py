@@ -8,8 +8,9 @@ The class and unlabelled folders may also be in ``root/train``. Images directly 
 class belong to the class; a class may have no image yet. Hidden files are skipped; files without an image extension are
 counted as ignored.
 
-Folders are taken for what their names say, however they are spelled: ``Unlabelled-2`` is unlabelled, ``validation`` holds test
-images if there is no ``test``. What cannot be meant is refused; none of these is ever taken for a class.
+Folders are taken for what their names say, however they are spelled: ``Unlabelled-2`` and ``to label`` are unlabelled,
+``validation`` holds test images if there is no ``test``. What cannot be meant is refused; none of these is ever taken for a
+class.
 """
 
 import os
@@ -28,7 +29,10 @@ IMAGE_EXTENSIONS = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm", ".pnm", ".tga", ".tif", ".tiff", ".webp"}
 )
 #: Beginnings of the names of unlabelled folders, in small letters without spaces and signs.
-_UNLABELED_NAMES = ("unlabel", "nolabel", "notlabel", "unannotat", "notannotat")
+_UNLABELED_NAMES = (
+    *("unlabel", "nolabel", "notlabel", "tolabel", "tobelabel", "unannotat", "notannotat", "toannotat"),
+    *("unsorted", "tosort", "tobesorted", "unclassified", "toclassify", "uncategori", "untagged"),
+)
 #: Names of folders of images to measure with, in the same spelling.
 _TEST_NAMES = frozenset(
     f"{word}{what}"
