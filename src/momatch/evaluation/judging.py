@@ -26,6 +26,9 @@ _TRUSTED = 0.95
 _TURNS = 2
 #: Least share of the pool's ordinary samples that are confidently predicted: a judge of fewer does not know the pool.
 _LEAST_KNOWN = 0.25
+#: How many times the odds of being an inlier count for calibration: inliers have longer tails than a Gaussian, and without these
+#: there would be more false positives than promised.
+_BENEFIT = 2.0
 #: Samples per batch of the fit, which is in float64.
 _BATCH = 1024
 
@@ -112,11 +115,11 @@ def judge_scores(judge: Judge, outputs: Outputs) -> dict[str, Float[Tensor, " n"
 
 
 def likely_inliers(judged: JudgedPool, outputs: Outputs) -> Int64[Tensor, " k"]:
-    """Of samples held out from a pool for calibration: each in proportion to its own P(inlier).
+    """Of samples held out from a pool for calibration: each in proportion to its own P(inlier), of which the odds are doubled.
 
     Outliers among them would raise every p-value, and hide the outliers to come. The scores of those that are kept are
-    distributed as if each sample counted by its P(inlier), by systematic sampling in the order of the scores; so the bound on
-    false positives holds as far as P(inlier) is right. If there is no evidence of outliers in the pool, all are kept.
+    distributed as if each sample counted by that probability, by systematic sampling in the order of the scores; so the bound
+    on false positives holds as far as P(inlier) is right. If there is no evidence of outliers in the pool, all are kept.
 
     Args:
         judged: the judge, fitted to the rest of the pool; the components that it found there tell outliers among these samples.
@@ -127,6 +130,7 @@ def likely_inliers(judged: JudgedPool, outputs: Outputs) -> Int64[Tensor, " k"]:
     if judged.components is None:
         return order.sort().values
     p_inlier = judged.components.lower(scores["nearest"].log())
+    p_inlier = _BENEFIT * p_inlier / (1.0 + (_BENEFIT - 1.0) * p_inlier)
     count = (p_inlier[order].cumsum(0) + 0.5).floor()
     return order[count.diff(prepend=count.new_zeros(1)) > 0].sort().values
 
