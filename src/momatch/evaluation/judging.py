@@ -26,7 +26,7 @@ _TRUSTED = 0.95
 _TURNS = 2
 #: Least share of the pool's ordinary samples that are confidently predicted: a judge of fewer does not know the pool.
 _LEAST_KNOWN = 0.25
-#: How many times the odds of being an inlier count for calibration: inliers have longer tails than a Gaussian, and without these
+#: How many times the odds of being an inlier count for calibration: inliers have longer tails than a Gaussian, and without them
 #: there would be more false positives than promised.
 _BENEFIT = 2.0
 #: Samples per batch of the fit, which is in float64.
