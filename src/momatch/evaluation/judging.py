@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from momatch.evaluation.evaluate import confident_samples
-from momatch.evaluation.pool_judging import inspect_pool
+from momatch.evaluation.pool_judging import LIKELY_OUTLIER, inspect_pool
 from momatch.heads import log_posterior
 from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
@@ -40,8 +40,8 @@ class JudgedPool:
     Attributes:
         judge: the judge.
         p_inlier: (n,) P(inlier) of each sample; 1 for labelled ones, and for all if there is no evidence of outliers. Damaged
-            samples of the pool have 0.
-        components: inliers and outliers in the pool's log distances; None if there is no evidence of outliers.
+            samples of the pool have 0. If the classifier is too unsure of the pool, it is that of `inspect_pool`.
+        components: inliers and outliers in the pool's log distances; None if they show no evidence of outliers.
     """
 
     judge: Judge
@@ -65,13 +65,17 @@ def fit_judge(
     """
     assert outputs.stages is not None
     confident = _Confident(outputs, *confident_samples(outputs, labels, cutoff=cutoff), stage_names)
-    is_pool, is_ordinary = labels.cpu() < 0, inspect_pool(outputs, labels).is_ordinary
-    usable = torch.ones_like(is_pool)
-    if not is_ordinary.all():
-        usable = ~is_pool | outputs.stages.isfinite().all(1).cpu()
-        found = _tell_outliers(confident, is_ordinary, is_pool)
-        if found is not None:
-            return found
+    is_pool, inspected = labels.cpu() < 0, inspect_pool(outputs, labels)
+    if inspected.is_ordinary.all():
+        return JudgedPool(confident.fit(inspected.is_ordinary), inspected.p_inlier, None)
+    if not confident.know(inspected.is_ordinary & is_pool):
+        is_likely = inspected.p_inlier < LIKELY_OUTLIER
+        trusted = inspected.p_inlier >= (_TRUSTED if is_likely.any() else 0.0)
+        return JudgedPool(confident.fit(trusted), inspected.p_inlier, None)
+    found = _tell_outliers(confident, inspected.is_ordinary, is_pool)
+    if found is not None:
+        return found
+    usable = ~is_pool | outputs.stages.isfinite().all(1).cpu()
     return JudgedPool(confident.fit(usable), usable.double(), None)
 
 
@@ -79,9 +83,6 @@ def _tell_outliers(
     confident: "_Confident", is_ordinary: Bool[Tensor, " n"], is_pool: Bool[Tensor, " n"]
 ) -> JudgedPool | None:
     """The judge of a pool with outliers; None if it has no evidence of any."""
-    known = confident.positions[(is_ordinary & is_pool)[confident.positions]]
-    if len(known) < _LEAST_KNOWN * int((is_ordinary & is_pool).sum()):
-        return None
     found, trusted = None, is_ordinary
     for _ in range(_TURNS + 1):
         judge = confident.fit(trusted)
@@ -150,6 +151,10 @@ class _Confident:
     positions: Int64[Tensor, " m"]
     classes: Int64[Tensor, " m"]
     stage_names: Sequence[str]
+
+    def know(self, ordinary: Bool[Tensor, " n"]) -> bool:
+        """Whether enough of the ordinary samples are among them."""
+        return int(ordinary[self.positions].sum()) >= _LEAST_KNOWN * int(ordinary.sum())
 
     def fit(self, trusted: Bool[Tensor, " n"]) -> Judge:
         """A judge of those that are trusted."""
