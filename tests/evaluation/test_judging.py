@@ -5,7 +5,7 @@ import torch
 
 from momatch.evaluation import judging
 from momatch.evaluation.judging import fit_judge, judge_scores
-from momatch.evaluation.pool_judging import InspectedPool
+from momatch.evaluation.pool_judging import InspectedPool, judge_pool
 from momatch.heads import AAGMM
 from momatch.models.outputs import Outputs
 from momatch.models.scorer import Scorer
@@ -94,6 +94,16 @@ def test_what_the_classifier_is_unsure_of_is_left_out():
     labeled = known >= 0
     assert int(judge.count) == int(labeled.sum())
     assert_same(judge, Judge(F, K).fit([(outputs.stages[labeled], known[labeled])]))
+
+
+def test_of_an_unsure_classifier_the_labelled_samples_tell_the_outliers():
+    truth, known = split(outliers=40)
+    outputs = made(truth, sure=False)
+    found = fit_judge(outputs, known, cutoff=0.95)
+    assert torch.equal(found.p_inlier, judge_pool(outputs, known))
+    assert (found.p_inlier[truth == -2] < 0.5).all()
+    assert found.components is None
+    assert int(found.judge.count) == int((known >= 0).sum())
 
 
 def test_labels_beat_predictions():
