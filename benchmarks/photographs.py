@@ -40,7 +40,7 @@ def embedded(arguments):
         path.parent.mkdir(parents=True, exist_ok=True)
         images = arguments.out / "images.npz"
         np.savez(images, **pictures(arguments))
-        embed(EmbedOptions(dataset=str(images), out=path, progress=False))
+        embed(EmbedOptions(dataset=str(images), out=path, image_size=SIZE, progress=False))
     return load_by_name(str(path))
 
 

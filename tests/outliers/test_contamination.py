@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from momatch.outliers.contamination import TwoGaussians, two_gaussians
+from momatch.outliers.contamination import TwoGaussians, inlier_component, two_gaussians
 
 SHARES = (0.2, 0.4, 0.6)
 #: Distances of the components in deviations, and widths of the upper one. All are far enough apart to be told apart.
@@ -386,3 +386,43 @@ def test_equal_scores_have_no_components(value):
 def test_labelled_samples_above_all_of_the_pool_leave_no_components():
     pool, _ = scores(100)
     assert two_gaussians(pool, torch.full((30,), 99.0, dtype=torch.float64)) is None
+
+
+def made_of_kinds(*kinds, inliers=800, labeled=40, seed=0):
+    """Scores of a pool with inliers at 0 and kinds of outliers, each (number, mean); and of labelled samples."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = [torch.randn(n, generator=generator, dtype=torch.float64) + mean for n, mean in ((inliers, 0.0), *kinds)]
+    return torch.cat(parts), torch.randn(labeled, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_outliers_of_two_kinds_are_told_from_inliers(seed):
+    """The farther ones are found first; the nearer ones only when those are gone."""
+    pool, known = made_of_kinds((150, 4.0), (150, 12.0), seed=seed)
+    inliers = inlier_component(pool, known).lower(pool)
+    assert (inliers[:800] > 0.5).double().mean() > 0.93
+    assert (inliers[800:950] < 0.5).double().mean() > 0.75
+    assert (inliers[950:] < 0.5).all()
+
+
+def test_one_kind_after_the_other_as_by_hand():
+    pool, known = made_of_kinds((150, 4.0), (150, 12.0))
+    rest, expected = pool, None
+    for _ in range(3):
+        fit = two_gaussians(rest, known)
+        if fit.evidence(known) < 0.5:
+            break
+        expected, rest = fit, rest[fit.lower(rest) >= 0.5]
+    assert inlier_component(pool, known) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pool_of_inliers_has_no_outliers_to_tell(seed):
+    assert inlier_component(*made_of_kinds(seed=seed)) is None
+
+
+def test_damaged_scores_are_not_looked_at():
+    pool, known = made_of_kinds((150, 4.0))
+    damaged = torch.cat([pool, torch.tensor([math.inf, math.nan], dtype=torch.float64)])
+    assert inlier_component(damaged, known) == inlier_component(pool, known)
+    assert inlier_component(torch.full((20,), math.nan, dtype=torch.float64), known) is None

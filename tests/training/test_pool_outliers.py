@@ -13,7 +13,6 @@ from momatch.data.dataset import Dataset, Split
 from momatch.data.rows import PixelRows
 from momatch.evaluation.evaluate import confident_samples, refit_head
 from momatch.evaluation.judging import fit_judge
-from momatch.evaluation.pool_judging import judge_pool
 from momatch.storage.run_directory import OUTLIERS
 from momatch.training import pool_outliers, refit
 from momatch.training.data import HELD_OUT
@@ -228,13 +227,14 @@ def test_head_and_judge_are_fitted_in_one_pass(passed):
     assert torch.equal(labels[:50], training.data.labels)
     assert (labels[50:] == -1).all()
     assert torch.equal(judged.pool.of_pool.z, outputs.z[50:])
-    assert torch.equal(judged.p_inlier, judge_pool(outputs, labels)[50:])
     # Both are those of the functions that they are made by.
     positions, classes = confident_samples(outputs, labels, cutoff=config.cutoff)
     expected = refit_head(average.head, outputs.z[positions], classes)
     for name, value in expected.state_dict().items():
         assert torch.equal(head.state_dict()[name], value), name
-    for name, value in fit_judge(outputs, labels, cutoff=config.cutoff, stage_names=names).state_dict().items():
+    found = fit_judge(outputs, labels, cutoff=config.cutoff, stage_names=names)
+    assert torch.equal(judged.p_inlier, found.p_inlier[50:])
+    for name, value in found.judge.state_dict().items():
         assert torch.equal(judged.judge.state_dict()[name], value), name
 
 
@@ -269,9 +269,10 @@ def test_labelled_images_are_never_listed(passed, monkeypatch):
     rest = (~training.data.is_shown).nonzero().flatten()
     assert torch.equal(judged.pool.positions, rest[::2])
     # Even if all of them are strange.
-    strange = torch.zeros(35, dtype=torch.float64)
-    found = find_outliers(training, replace(fitted, judged=replace(judged, p_inlier=strange)))
+    strange = torch.zeros(50 + 35, dtype=torch.float64)
+    changed = replace(judged, found=replace(judged.found, p_inlier=strange))
+    found = find_outliers(training, replace(fitted, judged=changed))
     assert len(passed) == 3
     assert found.judged == 35
-    assert found.found == len(found.listed) == int((strange == 0).sum())
+    assert found.found == len(found.listed) == 35
     assert not {one.row for one in found.listed} & set(training.data.labeled_rows.tolist())

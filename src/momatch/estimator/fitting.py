@@ -22,7 +22,6 @@ from momatch.estimator.settings import Settings
 from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import confident_samples, refit_head
 from momatch.evaluation.judging import fit_judge
-from momatch.evaluation.pool_judging import judge_pool
 from momatch.evidence import Blend, Evidence, RowEvidence, gather_evidence
 from momatch.heads import log_posterior
 from momatch.models.classifier import Classifier
@@ -108,8 +107,7 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     of_held_out = _outputs(classifier, scaling(held_out), names)
     judge = None
     if names is not None:
-        p_inlier = judge_pool(outputs, labels)
-        judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names, p_inlier=p_inlier)
+        judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names).judge
     # Each distinct sample counts once, as in calibration.
     positions, classes = confident_samples(outputs, labels, cutoff=settings.loss.cutoff)
     refitted = refit_head(classifier.head, outputs.z[positions], classes)

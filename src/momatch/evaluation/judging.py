@@ -1,39 +1,57 @@
 """Fit the judge of outliers to a classifier's outputs, and score by it (docs/method.md, "The judge").
 
-A pool may hold outliers, which a classifier labels with confidence, so they are looked for first (`judge_pool`). The judge is
-fitted to the labelled samples and to those of the pool that are confidently predicted and look like inliers.
+A pool may hold outliers, which a classifier labels with confidence. So the judge is first fitted to the labelled samples and
+the pool's most ordinary ones (`inspect_pool`). If its distances show outliers in the pool, it is fitted again to the
+confidently predicted samples that look like inliers; if not, to all that are confidently predicted.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from momatch.evaluation.evaluate import confident_samples
-from momatch.evaluation.pool_judging import has_outliers, judge_pool
+from momatch.evaluation.pool_judging import LIKELY_OUTLIER, inspect_pool
 from momatch.heads import log_posterior
 from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
-from momatch.outliers.contamination import two_gaussians
+from momatch.outliers.contamination import TwoGaussians, inlier_component
 
 #: Least P(inlier) of an unlabelled sample that the judge is fitted to if the pool has outliers: a few in the fit are enough to
 #: make others of their kind look ordinary.
 _TRUSTED = 0.95
-#: Samples for calibration are outliers at most so many times as often as others of the pool.
-_MOST_TIMES = 1.5
+#: How often the judge is fitted again to what the one before took for inliers.
+_TURNS = 2
+#: Least share of the pool's ordinary samples that are confidently predicted: a judge of fewer does not know the pool.
+_LEAST_KNOWN = 0.25
+#: How many times the odds of being an inlier count for calibration: inliers have longer tails than a Gaussian, and without them
+#: there would be more false positives than promised.
+_BENEFIT = 2.0
 #: Samples per batch of the fit, which is in float64.
 _BATCH = 1024
 
 
+@dataclass(frozen=True)
+class JudgedPool:
+    """The judge, and what it says of the samples that it was fitted to.
+
+    Attributes:
+        judge: the judge.
+        p_inlier: (n,) P(inlier) of each sample; 1 for labelled ones, and for all if there is no evidence of outliers. Damaged
+            samples of the pool have 0. If the classifier is too unsure of the pool, it is that of `inspect_pool`.
+        components: inliers and outliers in the pool's log distances; None if they show no evidence of outliers.
+    """
+
+    judge: Judge
+    p_inlier: Float[Tensor, " n"]
+    components: TwoGaussians | None
+
+
 def fit_judge(
-    outputs: Outputs,
-    labels: Int64[Tensor, " n"],
-    *,
-    cutoff: float,
-    stage_names: Sequence[str] = (),
-    p_inlier: Float[Tensor, " n"] | None = None,
-) -> Judge:
+    outputs: Outputs, labels: Int64[Tensor, " n"], *, cutoff: float, stage_names: Sequence[str] = ()
+) -> JudgedPool:
     """A judge of the stages that the outputs hold.
 
     Args:
@@ -41,15 +59,40 @@ def fit_judge(
         labels: true classes, -1 for unlabelled.
         cutoff: lowest posterior of a pseudo-label that is trusted.
         stage_names: of the stages.
-        p_inlier: result of `judge_pool` for the same samples; None to compute it.
 
     Raises:
         ValueError: if the labels do not match the outputs, there are none to trust, or a statistic is not finite.
     """
-    positions, classes = confident_samples(outputs, labels, cutoff=cutoff)
-    p_inlier = judge_pool(outputs, labels) if p_inlier is None else p_inlier
-    trusted = p_inlier[positions] >= (_TRUSTED if has_outliers(p_inlier) else 0.0)
-    return _fitted(outputs, positions[trusted], classes[trusted], stage_names)
+    assert outputs.stages is not None
+    confident = _Confident(outputs, *confident_samples(outputs, labels, cutoff=cutoff), stage_names)
+    is_pool, inspected = labels.cpu() < 0, inspect_pool(outputs, labels)
+    if inspected.is_ordinary.all():
+        return JudgedPool(confident.fit(inspected.is_ordinary), inspected.p_inlier, None)
+    if not confident.know(inspected.is_ordinary & is_pool):
+        is_likely = inspected.p_inlier < LIKELY_OUTLIER
+        trusted = inspected.p_inlier >= (_TRUSTED if is_likely.any() else 0.0)
+        return JudgedPool(confident.fit(trusted), inspected.p_inlier, None)
+    found = _tell_outliers(confident, inspected.is_ordinary, is_pool)
+    if found is not None:
+        return found
+    usable = ~is_pool | outputs.stages.isfinite().all(1).cpu()
+    return JudgedPool(confident.fit(usable), usable.double(), None)
+
+
+def _tell_outliers(
+    confident: "_Confident", is_ordinary: Bool[Tensor, " n"], is_pool: Bool[Tensor, " n"]
+) -> JudgedPool | None:
+    """The judge of a pool with outliers; None if it has no evidence of any."""
+    found, trusted = None, is_ordinary
+    for _ in range(_TURNS + 1):
+        judge = confident.fit(trusted)
+        distance = confident.log_distance(judge, trusted)
+        components = inlier_component(distance[is_pool], distance[~is_pool])
+        if components is None:
+            return None
+        p_inlier = torch.where(is_pool, components.lower(distance), 1.0)
+        found, trusted = JudgedPool(judge, p_inlier, components), p_inlier >= _TRUSTED
+    return found
 
 
 @torch.no_grad()
@@ -72,35 +115,67 @@ def judge_scores(judge: Judge, outputs: Outputs) -> dict[str, Float[Tensor, " n"
     }
 
 
-def likely_inliers(judge: Judge, outputs: Outputs, p_inlier: Float[Tensor, " m"]) -> Int64[Tensor, " k"]:
-    """Of samples held out from a pool for calibration: each in proportion to its own P(inlier).
+def likely_inliers(judged: JudgedPool, outputs: Outputs) -> Int64[Tensor, " k"]:
+    """Of samples held out from a pool for calibration: each in proportion to its own P(inlier), of which the odds are doubled.
 
     Outliers among them would raise every p-value, and hide the outliers to come. The scores of those that are kept are
-    distributed as if each sample counted by its P(inlier), by systematic sampling in the order of the scores; so the bound on
-    false positives holds as far as P(inlier) is right. If the pool has no likely outliers, all are kept.
+    distributed as if each sample counted by that probability, by systematic sampling in the order of the scores; so the bound
+    on false positives holds as far as P(inlier) is right. If there is no evidence of outliers in the pool, all are kept.
 
     Args:
-        judge: fitted to the pool, but not to these samples; so it tells outliers among them better than `judge_pool` did.
+        judged: the judge, fitted to the rest of the pool; the components that it found there tell outliers among these samples.
         outputs: of these samples.
-        p_inlier: result of `judge_pool` for the pool that they are from; its outliers are a bound on theirs.
     """
-    scores = judge_scores(judge, outputs)
+    scores = judge_scores(judged.judge, outputs)
     order = scores["judge"].argsort(stable=True)
-    distance = scores["nearest"].log()
-    found = two_gaussians(distance) if has_outliers(p_inlier) else None
-    if found is None:
+    if judged.components is None:
         return order.sort().values
-    p_outlier = 1.0 - found.lower(distance)
-    most = _MOST_TIMES * float((1.0 - p_inlier).mean())
-    p_outlier *= min(1.0, most / max(float(p_outlier.mean()), most))
-    count = ((1.0 - p_outlier)[order].cumsum(0) + 0.5).floor()
+    p_inlier = judged.components.lower(scores["nearest"].log())
+    p_inlier = _BENEFIT * p_inlier / (1.0 + (_BENEFIT - 1.0) * p_inlier)
+    count = (p_inlier[order].cumsum(0) + 0.5).floor()
     return order[count.diff(prepend=count.new_zeros(1)) > 0].sort().values
 
 
-def _fitted(
-    outputs: Outputs, rows: Int64[Tensor, " m"], classes: Int64[Tensor, " m"], stage_names: Sequence[str] = ()
-) -> Judge:
-    assert outputs.stages is not None
-    judge = Judge(outputs.stages.shape[1], outputs.log_joint.shape[1], stage_names).to(outputs.stages.dtype)
-    pairs = zip(rows.split(_BATCH), classes.split(_BATCH), strict=True)
-    return judge.fit([(outputs.stages[some], of_some) for some, of_some in pairs])
+@dataclass(frozen=True)
+class _Confident:
+    """The samples that a judge may be fitted to.
+
+    Attributes:
+        outputs: of all samples.
+        positions: those that are labelled or confidently predicted.
+        classes: of these.
+        stage_names: of the stages.
+    """
+
+    outputs: Outputs
+    positions: Int64[Tensor, " m"]
+    classes: Int64[Tensor, " m"]
+    stage_names: Sequence[str]
+
+    def know(self, ordinary: Bool[Tensor, " n"]) -> bool:
+        """Whether enough of the ordinary samples are among them."""
+        return int(ordinary[self.positions].sum()) >= _LEAST_KNOWN * int(ordinary.sum())
+
+    def fit(self, trusted: Bool[Tensor, " n"]) -> Judge:
+        """A judge of those that are trusted."""
+        stages = self.outputs.stages
+        assert stages is not None
+        used = trusted[self.positions]
+        judge = Judge(stages.shape[1], self.outputs.log_joint.shape[1], self.stage_names).to(stages.dtype)
+        pairs = zip(self.positions[used].split(_BATCH), self.classes[used].split(_BATCH), strict=True)
+        return judge.fit([(stages[some], of_some) for some, of_some in pairs])
+
+    def log_distance(self, judge: Judge, trusted: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Log distance of each sample to the nearest class, of those in the judge's fit as if each had been left out."""
+        stages = self.outputs.stages
+        assert stages is not None
+        parts = [judge.mahalanobis(batch.to(judge.scale)).min(1) for batch in stages.split(_BATCH)]
+        distance, nearest = (torch.cat(values).cpu() for values in zip(*parts, strict=True))
+        used = trusted[self.positions]
+        class_count = torch.bincount(self.classes[used], minlength=judge.num_classes).double()
+        left_out = judge.leave_one_out(
+            distance.double(), int(used.sum()), shrinkage=float(judge.shrinkage), class_count=class_count[nearest]
+        )
+        in_fit = torch.zeros_like(trusted)
+        in_fit[self.positions[used]] = True
+        return torch.where(in_fit, left_out, distance.double()).nan_to_num(nan=torch.inf).log()

@@ -6,6 +6,7 @@ new inliers, and what the pool has above them is outliers.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -21,17 +22,37 @@ _PARTS = 4
 _CORE, _TURNS = 0.3, 2
 #: A sample with a lower P(inlier) is more likely an outlier than not.
 LIKELY_OUTLIER = 0.5
+#: Share of the pool that counts as ordinary, if it is not likely outliers.
+_ORDINARY = 0.5
 #: Samples that are judged at once.
 _BATCH = 512
 #: These judges see at most so many statistics and samples of the pool.
 _MOST_STATISTICS, _MOST_SAMPLES = 400, 5000
 
 
-@torch.no_grad()
-def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """P(inlier) of each sample; 1 for labelled ones.
+class InspectedPool(NamedTuple):
+    """What the labelled samples say of a pool.
 
-    Without two labelled samples of a class there is no telling how far samples of a class may be apart: then all are 1.
+    Attributes:
+        p_inlier: (n,) P(inlier) of each sample; 1 for labelled ones.
+        is_ordinary: (n,) labelled samples, and the more ordinary half of the pool, less its likely outliers.
+    """
+
+    p_inlier: Float[Tensor, " n"]
+    is_ordinary: Bool[Tensor, " n"]
+
+
+def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """P(inlier) of each sample, as `inspect_pool` finds it."""
+    return inspect_pool(outputs, labels).p_inlier
+
+
+@torch.no_grad()
+def inspect_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> InspectedPool:
+    """P(inlier) of each sample, and which samples are ordinary.
+
+    Without two labelled samples of a class there is no telling how far samples of a class may be apart: then all are 1, and
+    ordinary.
 
     Args:
         outputs: of all samples, with stages.
@@ -41,9 +62,10 @@ def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, "
     labels = labels.cpu()
     probability = torch.ones(len(labels), dtype=torch.float64)
     is_pool = labels < 0
+    is_ordinary = torch.ones_like(is_pool)
     classes = labels[~is_pool]
     if not is_pool.any() or int(torch.bincount(classes, minlength=1).max()) < 2:
-        return probability
+        return InspectedPool(probability, is_ordinary)
     ranking = rank_pool(outputs, labels)
     by_labeled = two_gaussians(ranking.by_labeled)
     by_core = two_gaussians(ranking.by_core, ranking.left_out)
@@ -52,12 +74,8 @@ def judge_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Float[Tensor, "
         found = replace(by_core, gain=0.5 * (by_core.gain + by_labeled.gain))
         probability[is_pool] = 1.0 - found.evidence(ranking.left_out) * (1.0 - found.lower(ranking.by_core))
     probability[is_pool & ~outputs.stages.isfinite().all(1).cpu()] = 0.0
-    return probability
-
-
-def has_outliers(p_inlier: Float[Tensor, " n"]) -> bool:
-    """Whether any sample is more likely an outlier than not. Slight evidence is no reason to drop anything."""
-    return bool((p_inlier < LIKELY_OUTLIER).any())
+    is_ordinary[is_pool] = _lowest(ranking.by_core, _ORDINARY)
+    return InspectedPool(probability, is_ordinary & (probability >= LIKELY_OUTLIER))
 
 
 @dataclass(frozen=True)
@@ -145,7 +163,7 @@ class _Core:
         scores: Float[Tensor, " n"],
     ) -> None:
         step = max(1, -(-len(pool) // _MOST_SAMPLES))
-        is_core = _lowest(scores)
+        is_core = _lowest(scores, _CORE)
         # By rank: both halves hold as many outliers, whatever the order of the pool.
         position = scores.argsort(stable=True).argsort()
         # In which fit each sample may be; -1 for none.
@@ -178,9 +196,9 @@ def _scores(judge: Judge, stages: Float[Tensor, "n S"]) -> tuple[Float[Tensor, "
     return distance.double().log(), nearest
 
 
-def _lowest(scores: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """The core: the share `_CORE` of lowest scores."""
-    return (scores <= scores.kthvalue(max(1, round(_CORE * len(scores)))).values) & scores.isfinite()
+def _lowest(scores: Float[Tensor, " n"], share: float) -> Bool[Tensor, " n"]:
+    """The given share of lowest scores."""
+    return (scores <= scores.kthvalue(max(1, round(share * len(scores)))).values) & scores.isfinite()
 
 
 def _median(scores: Float[Tensor, " n"]) -> float:

@@ -19,6 +19,10 @@ _FEWEST = 5
 _GAIN = (0.02, 0.035)
 #: Distance of the means in units of the components' common deviation (Ashman's D): no evidence, full evidence.
 _APART = (0.5, 0.9)
+#: Least evidence of outliers that is acted on; and posterior of the component that a sample belongs to.
+_LIKELY = 0.5
+#: Kinds of outliers, by their distance, that are looked for one after the other.
+_MOST_KINDS = 3
 #: Share of inliers in the upper component: no evidence, full evidence. It is known to about 0.1 from 24 labelled samples.
 _UPPER = (0.85, 0.65)
 #: Extra parameters of two components, which gain as much log-likelihood over all samples by chance.
@@ -114,6 +118,26 @@ def two_gaussians(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"] | None
     known = known.clamp(float(scores.min()), float(scores.max()))
     fits = (_expectation_maximization(scores, known, begin) for begin in _BEGINNINGS)
     return max((fit for fit in fits if fit is not None), key=lambda fit: fit.log_likelihood, default=None)
+
+
+@torch.no_grad()
+def inlier_component(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) -> TwoGaussians | None:
+    """The inliers of a pool against all of its outliers, which may be of several kinds; None without evidence of any.
+
+    The components of the whole pool may tell the farthest outliers from all the rest. So what is more likely an outlier than
+    not is taken away, and the rest is looked at again.
+
+    Args:
+        pool: scores, as for `two_gaussians`.
+        labeled: those of labelled samples, as if the judge had not seen them.
+    """
+    found, rest = None, pool.detach().double().cpu()
+    for _ in range(_MOST_KINDS):
+        fit = two_gaussians(rest, labeled)
+        if fit is None or fit.evidence(labeled) < _LIKELY:
+            break
+        found, rest = fit, rest[fit.lower(rest) >= _LIKELY]
+    return found
 
 
 def _clipped(scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
-from momatch.evaluation.judging import fit_judge, likely_inliers
+from momatch.evaluation.judging import JudgedPool, fit_judge, likely_inliers
 from momatch.evaluation.pool_judging import judge_pool
 from momatch.evidence import matched_temperature
 from momatch.heads import Head
@@ -73,23 +73,25 @@ def _refitted(head: Head, found: PoolOutputs, cutoff: float) -> Head | None:
 
 @dataclass(frozen=True)
 class Judged:
-    """The judge, and what it found in the pool.
+    """The judge, and what it was fitted to.
 
     Attributes:
-        judge: of the averaged model's stages.
-        pool: what it was fitted to.
-        p_inlier: (n,) result of `judge_pool` for the images of the pool.
+        pool: outputs of the averaged model.
+        found: the judge of its stages, and what it says of the same images.
     """
 
-    judge: Judge
     pool: PoolOutputs
-    p_inlier: Float[Tensor, " n"]
+    found: JudgedPool
 
+    @property
+    def judge(self) -> Judge:
+        """The judge."""
+        return self.found.judge
 
-def _fitted_judge(found: PoolOutputs, stage_names: Sequence[str], cutoff: float) -> Judged:
-    p_inlier = judge_pool(found.outputs, found.labels)
-    judge = fit_judge(found.outputs, found.labels, cutoff=cutoff, stage_names=stage_names, p_inlier=p_inlier)
-    return Judged(judge, found, p_inlier[found.labels == UNLABELED])
+    @property
+    def p_inlier(self) -> Float[Tensor, " n"]:
+        """P(inlier) of the images of the pool."""
+        return self.found.p_inlier[self.pool.labels == UNLABELED]
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ def fit_to_outputs(training: Training, config: TrainConfig) -> Fitted:
         names = training.input.stage_names(average) if judges else None
         found = run_on_pool(training, names, at_most=POOL_SAMPLES)
         refitted = _refitted(average.head, found, config.cutoff) if refits else None
-        judged = None if names is None else _fitted_judge(found, names, config.cutoff)
+        if names is not None:
+            fitted = fit_judge(found.outputs, found.labels, cutoff=config.cutoff, stage_names=names)
+            judged = Judged(found, fitted)
     rows = training.calibration.rows.even_share(CALIBRATION_SAMPLES)
     if len(rows) == 0:
         return Fitted(refitted, judged, None, 1.0)
@@ -139,7 +143,7 @@ def _calibration(
     copied, outlier_head = copy.deepcopy(head).cpu(), copy.deepcopy(head if refitted is None else refitted).cpu()
     scorer = Scorer(copied, outlier_head, judge=None if judged is None else judged.judge)
     if judged is not None and training.calibration.of_pool:
-        outputs = outputs.select(likely_inliers(judged.judge, outputs, judged.p_inlier))
+        outputs = outputs.select(likely_inliers(judged.found, outputs))
     scorer.calibrate(outputs.z, outputs.stages)
     return OutlierCalibration(scorer.calibration_scores, scorer.score_name, training.calibration.source)
 
