@@ -51,23 +51,23 @@ def bare(network, without, trained):
     return call
 
 
-def measure(head, rounds):
+def measure(head, names, rounds):
     data, network = dataset(), build_backbone("wrn-28-2", 3).to(memory_format=torch.channels_last)
     calls, images = {}, {}
-    for name in ALGORITHMS:
+    for name in names:
         training, step = whole({"algorithm": name, **HEADS[head], **OWN.get(name, {})}, data)
         images[name] = passes(training.step.objective.algorithm)
         calls[name], calls[f"passes of {name}"] = step, bare(network, *images[name])
     seconds = medians(calls, repeats=rounds, warmup=2, at_most=3600.0)
     rows = []
-    for name, kind in ALGORITHMS.items():
+    for name in names:
         own, network_time = seconds[name], seconds[f"passes of {name}"]
         has_memory = name in ("comatch", "simmatch", "simmatchv2")
         overhead = own / network_time - 1
         rows.append(
             {
                 "head": head,
-                "algorithm": kind.__name__,
+                "algorithm": ALGORITHMS[name].__name__,
                 "images without gradient + with": f"{images[name][0]} + {images[name][1]}",
                 "step (ms)": round(own * 1e3),
                 "times FixMatch's": round(own / seconds["fixmatch"], 2),
@@ -84,18 +84,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of each algorithm, in turns")
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=list(HEADS))
+    parser.add_argument(
+        "--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS), help="FixMatch among them"
+    )
+    parser.add_argument("--name", default="family_step", help="of the record")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
     keep_large_blocks()
-    rows = [row for head in arguments.heads for row in measure(head, arguments.rounds)]
+    rows = [row for head in arguments.heads for row in measure(head, arguments.algorithms, arguments.rounds)]
     notes = (
         f"WRN-28-2, {LABELED} labelled and {UNLABELED} unlabelled images of 32 x 32, float32, channels_last, {THREADS} "
         f"threads; medians of {arguments.rounds} rounds in turns, one process. Step: batch, views, passes, losses, optimiser, "
         "average, state. Its passes: as many images through the backbone on ready tensors, without gradient and with. "
         "Overhead: the first by the second, less 1."
     )
-    write_result("family_step", rows, notes, seeds=[0])
+    write_result(arguments.name, rows, notes, seeds=[0])
 
 
 if __name__ == "__main__":
