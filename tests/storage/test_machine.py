@@ -17,12 +17,23 @@ def test_machine_facts_name_no_place(monkeypatch):
         "--out=/secret/out",
         "--runs",
         "~/r",
+        *(
+            "--set",
+            "dataset=/secret/x.npz",
+            "--set",
+            "backbone=onnx:/secret/a.onnx,cnn-tiny",
+            "--backbone=onnx:~/b.onnx",
+        ),
+        "https://host/secrets.html",
     ]
     facts = machine_facts(arguments, workers=3, threads=1)
-    assert facts["command"] == "momatch sweep 'my grid.toml' --data-dir .../data --out=.../out --runs .../r"
+    assert facts["command"] == (
+        "momatch sweep 'my grid.toml' --data-dir .../data --out=.../out --runs .../r --set dataset=.../x.npz "
+        "--set backbone=onnx:.../a.onnx,cnn-tiny --backbone=onnx:.../b.onnx https://host/secrets.html"
+    )
     assert {"date", "commit", "cpu", "cores", "system", "python", "torch", "numpy", "momatch"} <= facts.keys()
     assert (facts["workers"], facts["threads"]) == (3, 1)
-    assert "secret" not in json.dumps(facts)
+    assert "secret/" not in json.dumps(facts)
 
 
 def test_commit_is_that_of_tracked_files_only(tmp_path):

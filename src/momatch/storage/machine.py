@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -73,10 +74,13 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _without_place(argument: str) -> str:
-    """`--data-dir=/home/me/data` as `--data-dir=.../data`, to keep local paths out of records."""
-    key, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
-    path = PurePath(os.path.expanduser(value))
-    return f"{key}{equals}.../{path.name}" if path.is_absolute() else argument
+    """`--backbone=onnx:/home/me/net.onnx` as `--backbone=onnx:.../net.onnx`, to keep local paths out of records."""
+    # A colon before a path, but not that of an address with its two slashes.
+    pieces = re.split(r"([=,]|:(?=~|/(?!/)))", argument)
+    paths = [PurePath(os.path.expanduser(piece)) for piece in pieces]
+    return "".join(
+        f".../{path.name}" if path.is_absolute() else piece for path, piece in zip(paths, pieces, strict=True)
+    )
 
 
 def _cpu() -> str:
