@@ -5,9 +5,11 @@ Three ways to build the cells, all by plain autograd and all equal in value:
 - outer: D^p cells for every sample, in its own cluster only (n D^p numbers);
 - einsum: only the clusters' moment tensors (K D^p numbers), contracted by torch.einsum.
 
-Two memory figures: the most bytes that the step's own tensors hold at once, counted, which is exact; and the rise of the peak
-resident size of a process of its own over what it was before the call, which has the allocator's and the kernels' share too.
-Run alone on an idle machine: python benchmarks/moments.py
+Each memory figure comes from a process of its own: the rise of the peak resident size over what it was before the call, which
+has the allocator's and the kernels' share too. The constraint's own tensors are counted apart, to the byte.
+
+    python benchmarks/moments.py             alone on an idle machine
+    python benchmarks/moments.py --tensors   what its own tensors take; seconds, whatever else the machine does
 """
 
 import argparse
@@ -160,12 +162,10 @@ def compare(n, D, order, builds):
     for name, loss in losses.items():
         assert abs(loss - losses["momatch"]) <= 1e-4 * abs(loss), (name, losses)
     seconds = medians(contenders, repeats=15, warmup=2, at_most=30)
-    tensors = {name: tensor_megabytes(call) for name, call in contenders.items()}
     del contenders
     row = {"n": n, "D": D, "order": order}
     for name, value in seconds.items():
-        row[f"{name} ms"], row[f"{name} tensors MB"] = 1e3 * value, tensors[name]
-        row[f"{name} MB"] = memory(name, n, D, order)
+        row[f"{name} ms"], row[f"{name} MB"] = 1e3 * value, memory(name, n, D, order)
     for name in builds:
         row[f"{name} / momatch time"] = row[f"{name} ms"] / row["momatch ms"]
         row[f"{name} / momatch memory"] = row[f"{name} MB"] / max(row["momatch MB"], 0.1)
@@ -182,19 +182,36 @@ def main():
     notes = (
         "Forward + backward, K = 10 equal clusters, float32, medians of interleaved rounds. naive: n K D^p cells as in the "
         "published code (at D = 32, order 4, n = 448 it would need 18.8 GB a tensor, so n = 32 stands for it); outer: n D^p; "
-        "einsum: K D^p. Tensors MB: the most that the step's tensors hold at once, counted. MB: the rise of peak resident "
-        "memory in a fresh process, which for a few small cases is below what the allocator already held (then 0.1 counts "
-        "in the ratio). Targets: order 4 adds at most 64 MB at n = 448 up to "
+        "einsum: K D^p. MB is the rise of peak resident memory in a fresh process, which for a few small cases is below what "
+        "the allocator already held (then 0.1 counts in the ratio). Targets: order 4 adds at most 64 MB at n = 448 up to "
         "D = 512 and takes well under 100 ms there; 10 times faster and smaller than naive at D = 8, 100 times at D = 32."
     )
     write_result("moments", rows, notes, threads=torch.get_num_threads(), seed=0)
 
 
+def count_tensors():
+    rows = []
+    for D in (8, 32, 128, 512):
+        row = {"D": D}
+        for order in (1, 2, 3, 4):
+            row[f"order {order} (MB)"] = tensor_megabytes(stepper("momatch", 448, D, order))
+            row[f"D^{order} cells (MB)"] = 4 * K * D**order / 2**20
+        rows.append(row)
+    notes = (
+        "The most that the tensors of one forward and backward pass of the constraint hold at once, counted to the byte "
+        "(n = 448, K = 10, float32), beside one moment tensor of D^p cells for each class."
+    )
+    write_result("moments-tensors", rows, notes, seed=0)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", nargs=4, metavar=("NAME", "N", "D", "ORDER"), help="used by the script itself")
-    chosen = parser.parse_args().measure
-    if chosen:
-        measure(chosen[0], *map(int, chosen[1:]))
+    parser.add_argument("--tensors", action="store_true", help="count the constraint's own tensors instead")
+    arguments = parser.parse_args()
+    if arguments.measure:
+        measure(arguments.measure[0], *map(int, arguments.measure[1:]))
+    elif arguments.tensors:
+        count_tensors()
     else:
         main()

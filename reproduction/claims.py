@@ -325,7 +325,7 @@ def _flat_memory(record: Record) -> Verdict:
     )
     beside.append(
         "The peak of a process has its allocator's noise. What the constraint's own tensors take, counted to the byte, is in "
-        "benchmarks/results/moments.md."
+        "benchmarks/results/moments-tensors.md."
     )
     if len(devices) == 1 and devices != {"None"}:
         (device,) = devices
