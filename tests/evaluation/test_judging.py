@@ -42,6 +42,15 @@ def test_all_of_a_clean_pool_is_used(seed):
     assert_same(found.judge, Judge(F, K).fit([(outputs.stages, truth)]))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_outside_a_fit_of_few_samples_is_no_outlier(seed):
+    """Of far more statistics than samples, those in the fit are nearer than all others."""
+    truth, known = split(per_class=4, pool=60)
+    found = fit_judge(made(truth, F=300, seed=seed), known, cutoff=0.95)
+    assert found.components is None
+    assert (found.p_inlier > 0.5).all()
+
+
 def test_junk_that_passes_for_ordinary_at_first_is_found():
     """The judge of the ordinary half sees the rest; the next ones are fitted to what it takes for inliers."""
     truth, known = split(per_class=10, pool=400, outliers=80)

@@ -58,6 +58,11 @@ def test_without_evidence_of_outliers_in_the_pool_all_are_kept(monkeypatch):
     assert found == list(range(60))
 
 
+def test_if_none_looks_like_an_inlier_all_are_kept(monkeypatch):
+    found, _ = kept(monkeypatch, torch.full((6,), 0.01, dtype=torch.float64))
+    assert found == list(range(6))
+
+
 @pytest.mark.parametrize("junk", [False, True])
 def test_p_values_are_calibrated_without_the_pools_junk(tmp_path, junk):
     dataset = far_dataset()

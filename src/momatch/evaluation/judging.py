@@ -2,7 +2,8 @@
 
 A pool may hold outliers, which a classifier labels with confidence. So the judge is first fitted to the labelled samples and
 the pool's most ordinary ones (`inspect_pool`). If its distances show outliers in the pool, it is fitted again to the
-confidently predicted samples that look like inliers; if not, to all that are confidently predicted.
+confidently predicted samples that look like inliers; if not, to all that are confidently predicted. Of a pool that is too small
+for such distances, the first look at it decides.
 """
 
 from collections.abc import Sequence
@@ -26,9 +27,14 @@ _TRUSTED = 0.95
 _TURNS = 2
 #: Least share of the pool's ordinary samples that are confidently predicted: a judge of fewer does not know the pool.
 _LEAST_KNOWN = 0.25
+#: Most that log distances may gain from being in the fit, in deviations. Where a fit has far fewer samples than statistics it
+#: is more, and those outside would pass for outliers; with 700 photographs in the fit it is 0.1.
+_MOST_GAINED = 0.5
 #: How many times the odds of being an inlier count for calibration: inliers have longer tails than a Gaussian, and without them
 #: there would be more false positives than promised.
 _BENEFIT = 2.0
+#: Standard deviations of a Gaussian in a median absolute deviation.
+_DEVIATIONS = 1.4826
 #: Samples per batch of the fit, which is in float64.
 _BATCH = 1024
 
@@ -40,7 +46,8 @@ class JudgedPool:
     Attributes:
         judge: the judge.
         p_inlier: (n,) P(inlier) of each sample; 1 for labelled ones, and for all if there is no evidence of outliers. Damaged
-            samples of the pool have 0. If the classifier is too unsure of the pool, it is that of `inspect_pool`.
+            samples of the pool have 0. If the classifier is too unsure of the pool, or it is too small for the judge, it is
+            that of `inspect_pool`.
         components: inliers and outliers in the pool's log distances; None if they show no evidence of outliers.
     """
 
@@ -68,7 +75,7 @@ def fit_judge(
     is_pool, inspected = labels.cpu() < 0, inspect_pool(outputs, labels)
     if inspected.is_ordinary.all():
         return JudgedPool(confident.fit(inspected.is_ordinary), inspected.p_inlier, None)
-    if not confident.know(inspected.is_ordinary & is_pool):
+    if not confident.know(inspected.is_ordinary & is_pool) or confident.gained(inspected.is_ordinary) > _MOST_GAINED:
         is_likely = inspected.p_inlier < LIKELY_OUTLIER
         trusted = inspected.p_inlier >= (_TRUSTED if is_likely.any() else 0.0)
         return JudgedPool(confident.fit(trusted), inspected.p_inlier, None)
@@ -120,7 +127,8 @@ def likely_inliers(judged: JudgedPool, outputs: Outputs) -> Int64[Tensor, " k"]:
 
     Outliers among them would raise every p-value, and hide the outliers to come. The scores of those that are kept are
     distributed as if each sample counted by that probability, by systematic sampling in the order of the scores; so the bound
-    on false positives holds as far as P(inlier) is right. If there is no evidence of outliers in the pool, all are kept.
+    on false positives holds as far as P(inlier) is right. If there is no evidence of outliers in the pool, all are kept;
+    also if none looks like an inlier: then what was found in the pool does not hold for them.
 
     Args:
         judged: the judge, fitted to the rest of the pool; the components that it found there tell outliers among these samples.
@@ -133,7 +141,8 @@ def likely_inliers(judged: JudgedPool, outputs: Outputs) -> Int64[Tensor, " k"]:
     p_inlier = judged.components.lower(scores["nearest"].log())
     p_inlier = _BENEFIT * p_inlier / (1.0 + (_BENEFIT - 1.0) * p_inlier)
     count = (p_inlier[order].cumsum(0) + 0.5).floor()
-    return order[count.diff(prepend=count.new_zeros(1)) > 0].sort().values
+    kept = order[count.diff(prepend=count.new_zeros(1)) > 0]
+    return (kept if len(kept) else order).sort().values
 
 
 @dataclass(frozen=True)
@@ -155,6 +164,19 @@ class _Confident:
     def know(self, ordinary: Bool[Tensor, " n"]) -> bool:
         """Whether enough of the ordinary samples are among them."""
         return int(ordinary[self.positions].sum()) >= _LEAST_KNOWN * int(ordinary.sum())
+
+    def gained(self, trusted: Bool[Tensor, " n"]) -> float:
+        """How much smaller log distances are for being in the fit: of every other one that is trusted, against the rest.
+
+        In robust deviations of the rest, because outliers may be among them.
+        """
+        used = self.positions[trusted[self.positions]]
+        half, other = torch.zeros_like(trusted), torch.zeros_like(trusted)
+        half[used[::2]], other[used[1::2]] = True, True
+        distance = self.log_distance(self.fit(half), half)
+        inside, outside = distance[half], distance[other]
+        deviation = _DEVIATIONS * (outside - outside.median()).abs().median()
+        return float((outside.median() - inside.median()) / deviation)
 
     def fit(self, trusted: Bool[Tensor, " n"]) -> Judge:
         """A judge of those that are trusted."""
