@@ -11,10 +11,11 @@ from momatch.evidence.blend import _reproducing_share
 from momatch.evidence.evidence import _folds
 
 
-def gathered(x, codes, *, graph=True, seed=0, weight=None):
+def gathered(x, codes, *, graph=True, is_blended=False, seed=0, weight=None):
     weight = np.ones(len(x)) if weight is None else weight
     spread = LabelGraph(*nearest_neighbors(x, 6), weight).spread if graph else None
-    return gather_evidence(x, codes, weight, num_classes=int(codes.max()) + 1, spread=spread, seed=seed)
+    settings = {"num_classes": int(codes.max()) + 1, "spread": spread, "is_blended": is_blended, "seed": seed}
+    return gather_evidence(x, codes, weight, **settings)
 
 
 def some_labels(truth, per_class, seed=0):
@@ -65,6 +66,21 @@ def test_where_they_are_not_the_supervised_views_are():
     assert (of_rows.posterior.argmax(1) == truth).mean() > alone - 0.03
 
 
+def test_beside_the_supervised_views_a_network_is_taught_the_graph_as_far_as_it_beats_them():
+    x, truth = rings()
+    codes = some_labels(truth, 8)
+    evidence, blended = gathered(x, codes, is_blended=True)
+    _, alone = gathered(x, codes)
+    np.testing.assert_array_equal(blended.posterior, alone.posterior)
+    assert blended.floor == 1.0 - evidence.trust < alone.floor
+    # Both lie on the line from the posterior to the graph.
+    np.testing.assert_allclose(
+        (blended.guide - blended.posterior) * (1.0 - alone.floor),
+        (alone.guide - alone.posterior) * evidence.trust,
+        atol=1e-12,
+    )
+
+
 def test_labels_stay_as_they_are():
     x, truth = rings()
     codes = some_labels(truth, 5)
@@ -76,7 +92,7 @@ def test_labels_stay_as_they_are():
 def test_classes_are_as_frequent_as_the_evidence_says_on_average():
     x, truth = slope()
     codes, weight = some_labels(truth, 10), np.random.default_rng(0).uniform(0.5, 2, len(truth))
-    evidence, of_rows = gather_evidence(x, codes, weight, num_classes=2, spread=None, seed=0)
+    evidence, of_rows = gather_evidence(x, codes, weight, num_classes=2, spread=None, is_blended=False, seed=0)
     expected = sum(w * row for w, row in zip(weight, of_rows.posterior, strict=True)) / weight.sum()
     np.testing.assert_allclose(evidence.frequencies, expected)
 

@@ -199,7 +199,7 @@ def _train(
     if num_classes > 1:
         spread = None if graph is None else graph.spread
         evidence, of_rows = gather_evidence(
-            table, training.codes, training.weight, num_classes=num_classes, spread=spread, seed=seed
+            table, training.codes, training.weight, num_classes=num_classes, spread=spread, is_blended=True, seed=seed
         )
         if settings.verbose:
             print(evidence.describe(), file=sys.stderr)

@@ -71,8 +71,8 @@ class RowEvidence:
 
     Attributes:
         posterior: (n, K) by all views.
-        guide: (n, K) what a network should learn of them: the graph alone, as far as it leads, and else the posterior.
-        floor: weight of the guide at the end of the training: the less the graph leads, the less a network may leave it.
+        guide: (n, K) what a network should learn of them: the graph alone, as far as it counts, and else the posterior.
+        floor: weight of the guide at the end of the training: the less the graph counts, the less a network may leave it.
         hidden_confidence: mean confidence of all views in labels that were hidden from them; None if none could be hidden.
     """
 
@@ -93,6 +93,7 @@ def gather_evidence(
     *,
     num_classes: int,
     spread: Spread | None,
+    is_blended: bool,
     seed: int,
 ) -> tuple[Evidence, RowEvidence]:
     """Fit and cross-fit all views.
@@ -103,6 +104,8 @@ def gather_evidence(
         sample_weight: of each row.
         num_classes: K.
         spread: spreads labels over the graph of the rows; None to do without.
+        is_blended: the supervised views have a say in the answer beside the network (`Blend`). Then it is taught the graph as
+            far as that beats them; a network that is the whole answer, only as far as it beats all views together.
         seed: of forests and folds.
     """
     is_labeled = codes >= 0
@@ -113,6 +116,7 @@ def gather_evidence(
     with_prior = None if spread is None else lambda fewer: spread(fewer, prior)
     hidden = _cross_fit(x, codes, sample_weight, fit=few_trees, spread=with_prior, seed=seed)
     weights, all_weights, trust, lead = _weights(hidden, has_graph=spread is not None)
+    taught = trust if is_blended else lead
     supervised = fit(x[is_labeled], labels, sample_weight[is_labeled])
     of_rows = supervised(x)
     posterior = pooled(of_rows, weights)
@@ -126,12 +130,12 @@ def gather_evidence(
         # The graph is balanced to the estimated frequencies, and the other views are not.
         views = np.concatenate([of_rows, reweighted(graph, 1.0 / ratio)[None]])
         posterior = reweighted(pooled(views, all_weights), ratio)
-        guide = (1.0 - lead) * posterior + lead * graph
+        guide = (1.0 - taught) * posterior + taught * graph
     posterior[is_labeled] = guide[is_labeled] = np.eye(num_classes)[labels]
     known = None if hidden is None else float(pooled(hidden.views, all_weights[: len(hidden.views)]).max(1).mean())
     frequencies = np.average(posterior, axis=0, weights=sample_weight)
     evidence = Evidence(supervised, weights, all_weights, frequencies, ratio, trust)
-    return evidence, RowEvidence(posterior, guide, 1.0 - lead, known)
+    return evidence, RowEvidence(posterior, guide, 1.0 - taught, known)
 
 
 @dataclass(frozen=True)

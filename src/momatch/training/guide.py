@@ -76,7 +76,10 @@ def row_evidence(
     weight = np.ones(len(codes))
     deviation = max(float(table.std(0).max()), np.finfo(float).tiny)
     spread = None if neighbors is None else LabelGraph(*neighbors, weight).spread
-    return gather_evidence(table / deviation, codes, weight, num_classes=num_classes, spread=spread, seed=seed)[1]
+    _, of_rows = gather_evidence(
+        table / deviation, codes, weight, num_classes=num_classes, spread=spread, is_blended=False, seed=seed
+    )
+    return of_rows
 
 
 def directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:
