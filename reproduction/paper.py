@@ -11,7 +11,10 @@ from momatch.sweep.grid import Grid, Published, load_grid
 from momatch.sweep.metrics import METRICS
 
 #: In the order of the results page.
-GRIDS = ("table1", "compactness", "outliers", "density", "policies", "family", "memory", "constraints")
+GRIDS = (
+    *("table1", "compactness", "outliers", "density", "policies", "family", "memory", "constraints"),
+    *("divergences", "widths", "weights"),
+)
 FOLDER = Path(__file__).parent / "grids"
 ORDERS = ("none", "1st", "2nd", "3rd", "4th")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from momatch.config import TrainConfig
 from momatch.config.presets import PRESETS
+from momatch.console.counts import plural
 from momatch.storage.durable import replace_files
 from momatch.sweep.record import Record, read_record
 from momatch.sweep.statistics import t_quantile
@@ -24,9 +25,19 @@ from reproduction.verdict import FEWEST_PAIRS, Claim, Verdict
 #: The first line of the page: only a file that has it is replaced.
 MARKER = "<!-- Made by python -m reproduction.results from the records of the sweeps: edit those, not this page. -->"
 
-#: Preset -> name of a grid -> its record.
+#: Scale -> its name on the page, where that of the preset does not tell two apart.
+TITLES = {
+    "cifar10-40-labels/features": "CIFAR-10 features, 40 labels",
+    "cifar10-250-labels/features": "CIFAR-10 features, 250 labels",
+}
+_FROZEN = (
+    "CIFAR-10 features: the backbone is frozen, projection and head are trained by the paper's method alone, with a weight of "
+    "the constraint that was chosen on other seeds (docs/experiments.md)."
+)
+
+#: Scale (the folder of its records) -> name of a grid -> its record.
 Records = Mapping[str, Mapping[str, Record]]
-#: Preset, with what was changed about it, and the verdict by its records.
+#: Scale, with what was changed about its preset, and the verdict by its records.
 _Verdicts = Sequence[tuple[str, Verdict]]
 
 
@@ -50,7 +61,7 @@ def write_results(folder: Path, path: Path) -> Path:
     """Write the page about all records in a folder of sweeps.
 
     Args:
-        folder: with PRESET/GRID.json.
+        folder: with PRESET/GRID.json, or NAME/PRESET/GRID.json.
         path: of the page; its folder is created as needed.
 
     Returns:
@@ -78,7 +89,9 @@ def read_records(folder: Path) -> Records:
         OSError: if one cannot be read.
     """
     records: dict[str, dict[str, Record]] = {}
-    for path in sorted(folder.glob("*/*.json"), key=lambda path: (_rank(path.stem, GRIDS), path.stem)):
+    # Sweeps of one preset with other settings have a --out of their own, NAME.
+    paths = [*folder.glob("*/*.json"), *folder.glob("*/*/*.json")]
+    for path in sorted(paths, key=lambda path: (_rank(path.stem, GRIDS), path.stem)):
         record = read_record(path)
         if (record.preset, record.grid) != (path.parent.name, path.stem):
             raise ValueError(
@@ -87,10 +100,15 @@ def read_records(folder: Path) -> Records:
             )
         if record.grid in GRIDS:
             _check_cells(path, record)
-        records.setdefault(record.preset, {})[record.grid] = record
+        records.setdefault(path.parent.relative_to(folder).as_posix(), {})[record.grid] = record
     if not records:
         raise ValueError(f"{folder}: got no record of a sweep, expected PRESET/GRID.json; run momatch sweep first")
-    return {preset: records[preset] for preset in sorted(records, key=lambda name: (_rank(name, tuple(PRESETS)), name))}
+    return {scale: records[scale] for scale in sorted(records, key=_order)}
+
+
+def _order(scale: str) -> tuple[int, int, str]:
+    preset = scale.rpartition("/")[2]
+    return _rank(preset, tuple(PRESETS)), _rank(scale, tuple(TITLES)), scale
 
 
 def _check_cells(path: Path, record: Record) -> None:
@@ -119,7 +137,7 @@ def _rank(name: str, known: tuple[str, ...]) -> int:
 def results_page(records: Records) -> str:
     """The page as Markdown."""
     verdicts = [
-        [(_with_overrides(preset, grids.get(claim.grid)), claim.verdict(grids)) for preset, grids in records.items()]
+        [(_with_overrides(scale, grids.get(claim.grid)), claim.verdict(grids)) for scale, grids in records.items()]
         for claim in CLAIMS
     ]
     judged = list(zip(CLAIMS, verdicts, strict=True))
@@ -130,14 +148,14 @@ def results_page(records: Records) -> str:
         "## The claims",
         markdown(_summary(judged, [*records])).rstrip("\n"),
     ]
-    blocks += ["## The evidence", *(block for claim, by_preset in judged for block in _evidence(claim, by_preset))]
+    blocks += ["## The evidence", *(block for claim, by_scale in judged for block in _evidence(claim, by_scale))]
     blocks += ["## How to read the numbers", _reading()]
-    for preset, grids in records.items():
+    for scale, grids in records.items():
         paper = [(paper_grid(name), record) for name, record in grids.items() if name in GRIDS]
         if paper:
-            blocks.append(f"## Tables of {escape_markdown(preset)}")
+            blocks.append(f"## Tables of {escape_markdown(_title(scale))}")
         blocks += [markdown_page(grid, record, level=3).rstrip("\n") for grid, record in paper]
-    own = [f"{preset}/{name}.md" for preset, grids in records.items() for name in grids if name not in GRIDS]
+    own = [f"{scale}/{name}.md" for scale, grids in records.items() for name in grids if name not in GRIDS]
     if own:
         listed = ", ".join(f"`{name}`" for name in own)
         blocks += ["## Other grids", f"Their tables are next to their records: {listed}."]
@@ -146,33 +164,38 @@ def results_page(records: Records) -> str:
 
 def _opening(records: Records) -> str:
     runs = {
-        (preset, outcome.run): outcome
-        for preset, grids in records.items()
+        (scale, outcome.run): outcome
+        for scale, grids in records.items()
         for record in grids.values()
         for outcome in record.outcomes
     }
     failed = sum(outcome.error is not None for outcome in runs.values())
-    presets = f"{len(records)} {'preset' if len(records) == 1 else 'presets'}"
     return (
-        f"What {len(runs):,} training runs with {presets} say about the claims of the paper; {failed or 'none'} failed. The "
-        "paper trained Wide ResNets for 2^20 steps on GPUs; these runs are as small as each table states. A claim that is "
+        f"What {len(runs):,} training runs at {plural(len(records), 'scale')} say about the claims of the paper; "
+        f"{failed or 'none'} failed. The paper trained Wide ResNets for 2^20 steps on GPUs; these runs are as small "
+        "as each table states. A claim that is "
         "confirmed here is confirmed at that scale, and one that is not may still hold at the paper's. The page is generated "
         "from the records by `python -m reproduction.results`."
     )
 
 
-def _summary(judged: Sequence[tuple[Claim, _Verdicts]], presets: Sequence[str]) -> Table:
+def _summary(judged: Sequence[tuple[Claim, _Verdicts]], scales: Sequence[str]) -> Table:
     lines = []
     for claim, verdicts in judged:
         states = (Entry(verdict.state, is_strong=verdict.state == "confirmed") for _, verdict in verdicts)
         lines.append(Line(f"{claim.number}. {claim.statement}", tuple(states)))
-    notes = ("The numbers behind each verdict, and what was changed about a preset, are below.",)
-    return Table("Each claim, with each preset", notes, "claim", tuple(presets), tuple(lines))
+    notes = ["The numbers behind each verdict, and what was changed about a preset, are below."]
+    notes += [_FROZEN] if any(scale in TITLES for scale in scales) else []
+    return Table("Each claim, at each scale", tuple(notes), "claim", tuple(map(_title, scales)), tuple(lines))
 
 
-def _with_overrides(preset: str, record: Record | None) -> str:
-    overrides = record.overrides if record is not None else {}
-    return preset + (" with " if overrides else "") + ", ".join(f"{key} = {value}" for key, value in overrides.items())
+def _title(scale: str) -> str:
+    return TITLES.get(scale, scale)
+
+
+def _with_overrides(scale: str, record: Record | None) -> str:
+    changes = [f"{key} = {value}" for key, value in (record.overrides if record is not None else {}).items()]
+    return _title(scale) + (" with " if changes else "") + ", ".join(changes)
 
 
 def _evidence(claim: Claim, verdicts: _Verdicts) -> Iterator[str]:

@@ -79,6 +79,15 @@ def test_presets_of_other_names_come_last(tmp_path, sweeps):
     assert list(read_records(sweeps)) == ["digits", "fashion-cpu", "a own one"]
 
 
+def test_sweeps_of_one_preset_are_told_apart(tmp_path, sweeps):
+    for name in ("mine", "cifar10-250-labels", "cifar10-40-labels"):
+        write_record(sweeps / name / "features" / "table1.json", table1(ALL, preset="features"))
+    page = results_page(read_records(sweeps))
+    scales = ("digits", "fashion-cpu", "CIFAR-10 features, 40 labels", "CIFAR-10 features, 250 labels", "mine/features")
+    assert f"| claim | {' | '.join(scales)} |" in page
+    assert all(f"## Tables of {scale}\n" in page for scale in scales)
+
+
 def test_other_file_is_left_alone(tmp_path, sweeps):
     path = tmp_path / "README.md"
     path.write_text("mine")

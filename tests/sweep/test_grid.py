@@ -21,6 +21,9 @@ SIZES = {
     "family": (13, 2, 26, 5),
     "memory": (4, 5, 20, 3),
     "constraints": (1, 6, 6, 5),
+    "divergences": (1, 5, 5, 5),
+    "widths": (3, 5, 15, 5),
+    "weights": (3, 4, 11, 3),
 }
 
 

@@ -150,6 +150,14 @@ def test_misspelt_outliers_are_refused(tmp_path):
         choose_outliers(tiny('outliers = ["fashion-mnst"]'), "digits", str(tmp_path))
 
 
+def test_outliers_of_the_command_line_replace_those_of_grids_that_have_some(tmp_path):
+    other = str(tmp_path / "other.npz")
+    Path(other).touch()
+    grids = [tiny(name="without"), tiny('outliers = ["digits"]', name="with")]
+    for job in jobs_of(*grids, runs=tmp_path, outliers=(other,)):
+        assert [trial.outliers for trial in job.trials] == [(), (other,)]
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_density_has_another_dataset_for_every_preset(preset, tmp_path, monkeypatch):
     monkeypatch.setattr("momatch.data.locate.find", lambda name, root: (name, root))

@@ -42,6 +42,8 @@ class Arguments:
         grids: .toml files, or names of the paper's grids.
         preset: the settings below the grids' own: see momatch train --help.
         seeds: instead of those of the grids.
+        outliers: datasets to detect as outliers, instead of those of the grids that name any; runs on features take features
+            files.
         set: a setting for all runs, on top of all others, such as steps=20; may be repeated.
         runs: folder of the run directories.
         out: folder of records and tables.
@@ -61,6 +63,7 @@ class Arguments:
     grids: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="GRID...", help_behavior_hint="")]]
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: digits)")] = None
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT...", help_behavior_hint="")] = ()
+    outliers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DATASET...", help_behavior_hint="")] = ()
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="")
     ] = ()
@@ -96,6 +99,7 @@ def main(argv: Sequence[str]) -> int:
         runs=arguments.runs,
         data_dir=arguments.data_dir,
         trust_code=arguments.trust_code or code_named_in(overrides),
+        outliers=arguments.outliers or None,
     )
     jobs, notes = plan_jobs(grids, options)
     for note in notes:

@@ -28,11 +28,6 @@ def count(value: float | int) -> str:
     return f"{value:,.0f}"
 
 
-def plural(n: int, noun: str) -> str:
-    """A count and its noun: "1 step", "2,000 steps"."""
-    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
-
-
 def letter(number: int) -> str:
     """The letter of a run: A, B, ..., Z, AA, AB, ..."""
     text = ""

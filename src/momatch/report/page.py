@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from momatch.console.counts import plural
 from momatch.data.dataset import Dataset
 from momatch.report import formats, tables
 from momatch.report.charts import chart_data
@@ -109,7 +110,7 @@ def _environment() -> Environment:
     )
     # The order of keys is kept: the first map is the one that is shown first.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    for function in (formats.count, formats.decimal, formats.letter, formats.percent, formats.plural):
+    for function in (formats.count, formats.decimal, formats.letter, formats.percent, plural):
         environment.filters[function.__name__] = function
     environment.tests["missing"] = lambda value: isinstance(value, Missing)
     environment.tests["finite_number"] = formats.is_number

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from momatch.config import TrainConfig
+from momatch.console.counts import plural
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
 from momatch.data.dataset import Dataset
@@ -29,7 +30,7 @@ from momatch.models.classifier import Classifier
 from momatch.models.model_files import load_model
 from momatch.models.spec import ModelSpec
 from momatch.outliers import Judge
-from momatch.report.formats import is_number, percent, plural
+from momatch.report.formats import is_number, percent
 from momatch.report.run_report import Missing
 from momatch.storage.checkpoint import FOLDER, load_newest
 from momatch.storage.durable import read_object

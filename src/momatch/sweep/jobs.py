@@ -106,6 +106,7 @@ class SweepOptions:
         runs: folder of the run directories.
         data_dir: folder of the known datasets; None for the default.
         trust_code: import backbones of the form package.module:factory.
+        outliers: datasets to detect instead of those of the grids that name any; None for those.
     """
 
     preset: Layer
@@ -114,6 +115,7 @@ class SweepOptions:
     runs: Path
     data_dir: str | None
     trust_code: bool | str = False
+    outliers: tuple[str, ...] | None = None
 
 
 def plan_jobs(grids: Sequence[Grid], options: SweepOptions) -> tuple[list[Job], list[str]]:
@@ -126,6 +128,8 @@ def plan_jobs(grids: Sequence[Grid], options: SweepOptions) -> tuple[list[Job], 
         ValueError: if two grids have one name, a setting is unknown or invalid (naming grid and cell), an override is of
             a setting that a grid sets itself, or two different runs would have one name.
     """
+    if options.outliers is not None:
+        grids = [replace(grid, outliers=options.outliers) if grid.outliers else grid for grid in grids]
     names = [grid.name for grid in grids]
     for grid in grids:
         if names.count(grid.name) > 1:
