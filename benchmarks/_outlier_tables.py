@@ -3,7 +3,7 @@
 Results are (model, by whom, detector) -> (dataset, outliers) -> seed -> (AUROC, FPR95).
 """
 
-from _record import spread
+from _record import interval, spread
 from momatch.sweep.statistics import paired_difference
 
 #: Rivals that were named before anything was measured: the beginning of their names.
@@ -53,7 +53,7 @@ def verdict(results, ours):
         found = paired_difference(_aurocs(results, column, ours), _aurocs(results, column, rival))
         lines.append(
             f"- {_name(column)}: judge {_spread(results[ours][column])}; best {_row(rival)} "
-            f"{_spread(results[rival][column])}; difference {_interval(found)}"
+            f"{_spread(results[rival][column])}; difference {interval(found, 3)}"
         )
     return "\n".join(lines)
 
@@ -65,7 +65,7 @@ def differences(results, ours):
     for row in results:
         if row[1] == "pytorch-ood" and row[2].startswith(NAMED):
             cells = [
-                _interval(paired_difference(_aurocs(results, column, ours), _aurocs(results, column, row)))
+                interval(paired_difference(_aurocs(results, column, ours), _aurocs(results, column, row)), 3)
                 if column in results[row]
                 else ""
                 for column in columns
@@ -98,12 +98,6 @@ def _mean(of_column, place=0):
 
 def _spread(of_column, place=0):
     return spread([pair[place] for pair in of_column.values()], 3)
-
-
-def _interval(found):
-    if found.low is None:
-        return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
 def _name(column):

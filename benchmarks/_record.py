@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from momatch.storage.machine import machine_facts
-from momatch.sweep.statistics import summary
+from momatch.sweep.statistics import Estimate, summary
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -23,6 +23,13 @@ def spread(values: Sequence[float], digits: int) -> str:
     if found is None:
         return ""
     return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ± {found.std:.{digits}f}")
+
+
+def interval(found: Estimate, digits: int) -> str:
+    """A difference with its 95 % interval, if it has one."""
+    if found.low is None:
+        return f"{found.mean:+.{digits}f}"
+    return f"{found.mean:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
 
 
 def write_result(

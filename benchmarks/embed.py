@@ -60,7 +60,7 @@ try:
     from momatch.cli.main import main
 
     views = ["--weak-views", "0", "--strong-views", "1"]
-    code = main(["embed", *sys.argv[1:], "--backbone", "cnn-tiny", *views, "--no-progress"])
+    code = main(["embed", *sys.argv[1:], "--backbone", "cnn-tiny", "--untrained", *views, "--no-progress"])
 finally:
     is_done.set()
     watching.join()

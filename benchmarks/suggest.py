@@ -21,11 +21,14 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
+import momatch
 from _features import about
-from _record import HERE, kept, spread, write_result
+from _record import HERE, interval, kept, spread, write_result
 from momatch import TrainConfig, fit, load_dataset, suggest
 from momatch.data.dataset import Dataset, Split
 from momatch.models.outputs import run_classifier
+from momatch.storage.machine import commit
+from momatch.sweep.statistics import paired_difference
 from momatch.training.guide import directions, leading_components
 
 OUT = HERE.parent / "out" / "suggest"
@@ -105,17 +108,18 @@ def accuracy(dataset, shown, seed):
 
 
 def measure(dataset, features, name, seed):
-    """Accuracies and numbers of classes at each budget."""
+    """Accuracies and numbers of classes at each budget, and the commit that trained."""
     shown, seconds = play(name, features, dataset.train.labels.numpy(), seed)
     return {
         "accuracy": {budget: accuracy(dataset, rows, seed) for budget, rows in shown.items()},
         "classes": {budget: len(dataset.train.labels[rows].unique()) for budget, rows in shown.items()},
         "seconds": seconds,
+        "commit": commit(Path(momatch.__file__).parent),
     }
 
 
 def summarise(found, names):
-    """A row a dataset and budget; the smallest lead over random images, and the lead at 40 labels over the best rival."""
+    """A row a dataset and budget, with the lead over the best rival seed by seed; the smallest lead over random images."""
     rows, verdict = [], []
     for path in dict.fromkeys(key[0] for key in found):
         for budget in BUDGETS:
@@ -127,11 +131,21 @@ def summarise(found, names):
             row["against random"] = f"{lead:+.1f}"
             if rivals:
                 best = max(rivals, key=means.get)
-                row["against the best of scikit-activeml"] = f"{means[OURS] - means[best]:+.1f} ({best})"
+                ahead = paired_difference(dict(enumerate(of_name[OURS])), dict(enumerate(of_name[best])))
+                row["against the best of scikit-activeml, 95 %"] = f"{interval(ahead, 1)} ({best})"
             rows.append(row)
             verdict.append((lead, f"{path}, {budget} labels"))
     least = min(verdict)
     return rows, f"Smallest lead over random images: {least[0]:+.1f} points ({least[1]}). "
+
+
+def origins(found):
+    """Which commit trained on whose images: kept runs may be older than the record."""
+    names = {}
+    for (path, name), runs in found.items():
+        for run in runs:
+            names.setdefault(run["commit"], {})[f"{name} ({path})"] = None
+    return "; ".join(f"{made}: {', '.join(of)}" for made, of in names.items())
 
 
 def main():
@@ -163,7 +177,8 @@ def main():
     by = f"scikit-activeml {version('scikit-activeml')}; " if rivals else ""
     notes = (
         f"{verdict}Test accuracy in percent of the default training on features (mean ± standard deviation over seeds "
-        f"{arguments.seeds}). {by}{'; '.join(seen)}."
+        f"{arguments.seeds}). {by}{'; '.join(seen)}. "
+        f"Commits that trained: {origins(found)}."
     )
     details = {" | ".join(key): runs for key, runs in found.items()}
     write_result(arguments.name, rows, notes, details=details)
