@@ -27,7 +27,7 @@ def commands(*others):
     words = {
         "data": ["data", "photos", "--no-progress"],
         "train": ["train", "--dataset", "photos", "--no-progress", "--device", "cpu"],
-        "embed": ["embed", "photos", "--out", "f.npz", "--backbone", "cnn-tiny", "--no-progress", "--device", "cpu"],
+        "embed": ["embed", "photos", "--out", "f.npz", "--backbone", "cnn-tiny", "--untrained", "--no-progress"],
     }
     return {name: [*line, *others] for name, line in words.items()}
 

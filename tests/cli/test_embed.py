@@ -104,12 +104,12 @@ def test_train_and_go_on(folder, capsys):
     [
         (["nowhere", "--out", "g.npz"], "'nowhere' is neither a known dataset"),
         (
-            ["corners.npz", "--out", "f.npz"],
-            "out: f.npz holds features with backbone 'tests.embedding.setting:corners', got 'efficientnet-lite0'; use the same",
+            ["corners.npz", "--out", "f.npz", "--flip", "no"],
+            "out: f.npz holds features with --backbone tests.embedding.setting:corners, got --backbone efficientnet-lite0; u",
         ),
         (["corners.npz", "--out", "g.npy"], "out: got g.npy, expected a .npz file in an existing directory"),
         (["corners.npz", "--out", "no/g.npz"], "in an existing directory"),
-        (["f.npz", "--out", "g.npz", "--backbone", "mlp"], "expected images, not features"),
+        (["f.npz", "--out", "g.npz", "--backbone", "mlp", "--untrained"], "expected images, not features"),
     ],
 )
 def test_what_cannot_be_embedded_is_refused(folder, capsys, flags, message):

@@ -60,6 +60,11 @@ def test_what_is_not_there_is_said(tmp_path, capsys):
     assert "nothere.npz: there is no such file or directory" in capsys.readouterr().err
 
 
+def test_only_csv_is_written(tmp_path, capsys):
+    assert main(["suggest", str(tmp_path / "f.npz"), "--out", "to_label.txt"]) == 1
+    assert "out: got to_label.txt, expected a .csv file" in capsys.readouterr().err
+
+
 def test_a_name_is_printed_in_one_line():
     found = Suggestions(np.array([0]), np.array([-1]), np.array([0.0]), np.array([1]))
     files = ("a\nb é.png", "c\x1b.png")

@@ -201,8 +201,13 @@ def test_gray_folders_stay_gray_and_one_colour_image_makes_all_colour(tmp_path, 
 def test_other_files_are_ignored_and_counted(folder, options):
     (folder / "cat/notes.txt").write_text("hello")
     (folder / "cat/.hidden.png").write_text("hello")
-    _, report = load_folder("pets", folder, options)
+    names = load_folder("pets", folder, options)[0].class_names
+    (folder / "__MACOSX/cat").mkdir(parents=True)
+    (folder / "__MACOSX/cat/._0.png").write_text("hello")
+    (folder / "__MACOSX/0.png").write_text("hello")
+    dataset, report = load_folder("pets", folder, options)
     assert report.ignored == 1
+    assert dataset.class_names == names
 
 
 def test_nothing_is_refused(tmp_path, options):

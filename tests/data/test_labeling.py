@@ -76,7 +76,7 @@ def test_new_images_are_counted_with_the_command_that_embeds_them(tmp_path, opti
     assert (labeling.missing, labeling.dropped) == (2, 1)
     notes = labeling.notes()
     assert notes[0] == f"labels are read from {tmp_path / 'pets'}: as at the embedding"
-    assert notes[2].startswith("2 images of ")
+    assert notes[2].startswith("not used: 2 images of ")
     assert f"run: momatch embed {tmp_path / 'pets'} --out {options.out} --backbone tests.embedding" in notes[2]
     assert "--weak-views 2 --flip no --seed 3" in notes[2]
 
@@ -140,7 +140,7 @@ def test_manifest_labels_by_file_name(tmp_path, options):
     assert (tested["dog/0.png"], tested["test/emu/1.png"], tested["test/cat/0.png"]) == ("dog", "emu", "dog")
     assert dataset.class_names == ("cat", "dog", "emu", "fox")
     assert (dataset.labeling.missing, dataset.labeling.gone) == (0, 1)
-    assert "3 labels are from" in dataset.labeling.notes()[1]
+    assert "3 labels from" in dataset.labeling.notes()[1]
     assert "10 from the folder, as at the embedding" in dataset.labeling.notes()[1]
 
 
@@ -160,9 +160,9 @@ def test_a_manifest_adds_to_what_the_folder_says(tmp_path, options):
     assert "unlabeled/emu0.png" not in labels
     assert (now.labeling.listed, now.labeling.from_folder, now.labeling.gone, now.labeling.dropped) == (2, 11, 1, 1)
     notes = now.labeling.notes()
-    assert f"2 labels are from {path}, 11 from {pets}" in notes
-    assert f"1 rows of {path} name images that are not there and are not used" in notes
-    assert f"1 embedded images are no longer in {pets} and are not used" in notes
+    assert f"2 labels from {path}, 11 from {pets}" in notes
+    assert f"not used: 1 row of {path} without an image file" in notes
+    assert f"not used: 1 embedded image no longer in {pets}" in notes
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_images_of_no_class_are_known_but_not_used(tmp_path, options):
     assert torch.equal(now.no_class.features[0], stored.train.features[where])
     assert len(now.train.features) == len(now.train), "the features of the images in use"
     assert now.labeling.dropped == 0
-    assert now.no_class_notes()[0].startswith("1 images are of no class")
+    assert now.no_class_notes()[0].startswith("left out: 1 image of no class")
 
 
 def test_a_manifest_that_was_embedded_says_later_what_is_of_no_class(tmp_path, options):

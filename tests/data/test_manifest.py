@@ -68,7 +68,7 @@ def test_an_image_of_no_class_is_apart(manifest, options):
     assert dataset.no_class.labels.tolist() == [-2]
     assert dataset.no_class.images[:, 0, 0, 0].tolist() == [15]
     assert dataset.no_class.files == ("pets/cat/1.png",)
-    assert report.notes == ["1 images are of no class (status none in the manifest) and are left out"]
+    assert report.notes == ["left out: 1 image of no class (status none in the manifest)"]
     assert before.no_class is None
     assert report.cache == load_manifest("list.csv", manifest, options)[1].cache, "nothing was decoded again"
 
@@ -156,6 +156,13 @@ def test_contradicting_rows_are_refused(manifest, options):
     write(manifest, [*ROWS, ("pets/cat/2.png", "cat", "train")])
     with pytest.raises(DataError, match="different labels or splits"):
         load_manifest("a", manifest, options)
+
+
+def test_classes_that_differ_only_in_case_are_named(manifest, tmp_path):
+    write(manifest, [*ROWS, ("pets/emu/0.png", "DOG", "train")])
+    with pytest.warns(DataWarning, match="the classes DOG and dog differ only in upper and lower case"):
+        dataset = load_dataset(manifest, cache_dir=tmp_path / "cache")
+    assert dataset.class_names == ("DOG", "cat", "dog")
 
 
 def test_the_same_row_twice_is_kept(manifest, options):

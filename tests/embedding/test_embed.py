@@ -66,7 +66,7 @@ def test_views_are_those_of_seed_view_and_content_whatever_the_batch_and_the_lim
 
 
 def test_stages_are_those_of_the_plain_view(tmp_path):
-    options = small_options(tmp_path, backbone="cnn-tiny", limit=20, limit_test=7, batch_size=9)
+    options = small_options(tmp_path, backbone="cnn-tiny", untrained=True, limit=20, limit_test=7, batch_size=9)
     spec = embed(options).spec
     images, stored = load_dataset(options.dataset), load_dataset(options.out)
     assert stored.features == spec

@@ -1,14 +1,18 @@
 """Features of ONNX graphs and of several backbones: embed, train, save, load without the file, predict; default image sizes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from momatch import Run, TrainConfig, export_model, fit, load_dataset
 from momatch.data.report import DataWarning
 from momatch.embedding import EmbedOptions, embed
 from momatch.embedding.expected import fast_size
+from momatch.models.backbones import build_backbone
 from momatch.models.saved_model import SavedModel
 from tests.embedding.setting import small_options
 from tests.models.small_onnx import F, write_graph
@@ -29,7 +33,7 @@ def photographs(tmp_path):
 @pytest.mark.parametrize("also", ["", ",cnn-tiny"])
 def test_from_graph_to_predictions_without_the_file(tmp_path, also):
     path = write_graph(tmp_path / "a.onnx", shape=["n", 3, 32, 32])
-    options = small_options(tmp_path, backbone=f"onnx:{path}{also}")
+    options = small_options(tmp_path, backbone=f"onnx:{path}{also}", untrained=bool(also))
     embedded = embed(options)
     assert embedded.spec.image_size == (32, 32)  # the graph's own
     assert embedded.spec.num_features == F + (64 if also else 0)
@@ -80,7 +84,9 @@ def test_training_on_images(photographs, tmp_path):
 def test_mixed_sizes_get_the_backbones_default(photographs, tmp_path):
     with pytest.warns(DataWarning, match="resized to 32 x 32; choose another size with image_size"):
         embedded = embed(
-            EmbedOptions(dataset=str(photographs), out=tmp_path / "f.npz", backbone="cnn-tiny", progress=False)
+            EmbedOptions(
+                dataset=str(photographs), out=tmp_path / "f.npz", backbone="cnn-tiny", untrained=True, progress=False
+            )
         )
     assert embedded.spec.image_size == (32, 32)
     config = TrainConfig(
@@ -111,8 +117,26 @@ def test_fast(tmp_path, capsys, monkeypatch):
         small_options(tmp_path, out=tmp_path / "c.npz", backbone="cnn-tiny", fast=True).side()
 
 
+def test_networks_without_pretrained_weights_are_refused(tmp_path):
+    path, file = write_graph(tmp_path / "a.onnx", shape=["n", 3, 32, 32]), tmp_path / "tiny.safetensors"
+    for backbone, weights in (
+        ("wrn-10-1", None),
+        ("efficientnet-lite0,cnn-tiny", None),
+        (f"onnx:{path},cnn-tiny", ","),
+    ):
+        with pytest.raises(ValueError, match=r"got a network without pretrained weights.*--weights.*--untrained"):
+            embed(small_options(tmp_path, backbone=backbone, weights=weights))
+    save_file(build_backbone("cnn-tiny", 1).state_dict(), file)
+    options = small_options(tmp_path, backbone="cnn-tiny", weights=str(file), image_size=8, limit=8, limit_test=4)
+    assert embed(options).train == 8
+    with pytest.raises(
+        ValueError, match="with --image-size 8 and no --fast, got no --image-size and --fast; use the same"
+    ):
+        embed(replace(options, image_size=None, fast=True))
+
+
 def test_weights_belong_to_embed(tmp_path):
-    options = small_options(tmp_path, backbone="cnn-tiny")
+    options = small_options(tmp_path, backbone="cnn-tiny", untrained=True)
     embed(options)
     with pytest.raises(
         ValueError, match=r"weights: got a\.pt, expected it not to be set.*pass the file to momatch embed"

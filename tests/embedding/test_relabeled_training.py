@@ -48,7 +48,7 @@ def test_all_labels_of_the_folder_are_used_as_they_are_now(folder):
     assert run.result["labeled_images"] == 14
     notes = read_data_record(run.directory).notes
     assert notes[0] == f"labels are read from {folder / 'pets'}: 2 changed since the embedding"
-    assert notes[1].startswith("1 images of ")
+    assert notes[1].startswith("not used: 1 image of ")
     assert "2 changed since" in (run.directory / "run.log").read_text()
     record = read_data_record(run.directory)
     assert (record.labels, record.labeled) == (str(folder / "pets"), 14)
@@ -61,7 +61,7 @@ def test_all_labels_of_the_folder_are_used_as_they_are_now(folder):
     (folder / "few.csv").write_text(f"path,label\nunlabeled/cat5.png,cat\nunlabeled/dog5.png,dog\n{emus}")
     fourth = trained(folder, "fourth", labels=str(folder / "few.csv"))
     assert fourth.result["labeled_images"] == 14 + 2 - 4
-    assert any(note.startswith("2 labels are from ") for note in read_data_record(fourth.directory).notes)
+    assert any(note.startswith("2 labels from ") for note in read_data_record(fourth.directory).notes)
     assert read_data_record(fourth.directory).notes[-1].startswith("the class emu has no label yet")
 
 
@@ -155,7 +155,7 @@ def test_images_of_no_class_are_neither_labelled_nor_in_the_pool(folder):
     run = trained(folder, "less", labels=str(folder / "pets/labels.csv"))
     before, after = (read_data_record(each.directory) for each in (whole, run))
     assert (before.train - after.train, before.labeled - after.labeled) == (2, 0)
-    assert any(note.startswith("2 images are of no class") for note in after.notes)
+    assert any(note.startswith("left out: 2 images of no class") for note in after.notes)
     # The run knows them again, and so does whoever takes its labels for a manifest.
     for dataset in (
         load_run_data(run.directory),

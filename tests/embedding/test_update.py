@@ -162,7 +162,9 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
     options = folder_options(tmp_path)
     embed(options)
     before = options.out.read_bytes()
-    with pytest.raises(ValueError, match=r"holds features with weak_views 2, got 1; use the same settings to add"):
+    with pytest.raises(
+        ValueError, match=r"holds features with --weak-views 2, got --weak-views 1; use the same settings to add"
+    ):
         embed(replace(options, weak_views=1))
     write_image(tmp_path / "pets/cat/large.png", 1, 0)
     from PIL import Image

@@ -36,6 +36,7 @@ def embed_photographs(folder: Path) -> None:
             dataset=str(folder),
             out=folder / "features.npz",
             backbone="cnn-tiny",
+            untrained=True,
             image_size=16,
             strong_views=1,
             device="cpu",

@@ -89,6 +89,11 @@ def test_an_edit_by_hand_is_read_and_other_columns_are_kept(tmp_path):
         (b"path,label\n\xff,cat\n", "UTF-8"),
         (b'path,label\n"a.png,cat\n', "repair it"),
         (b"path,label\na.png,None\n", "expected another name"),
+        (
+            b"path,label\na.png,cat\nb.png,\n./a.png,dog\n",
+            r"lines 2 and 4 give .*different labels \('cat' and 'dog'\); keep",
+        ),
+        (b"path,label,note\na.png,cat,mine\na.png,cat,yours\n", "lines 2 and 3 give a.png different values of note"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_not_overwritten(tmp_path, content, message):
@@ -97,6 +102,25 @@ def test_a_manifest_that_cannot_be_read_is_not_overwritten(tmp_path, content, me
     with pytest.raises(DataError, match=message):
         answers.give({"b.png": Answer("dog", "labelled")})
     assert (tmp_path / "labels.csv").read_bytes() == content
+
+
+def test_a_plain_repeat_is_dropped(tmp_path):
+    (tmp_path / "labels.csv").write_text("path,label\n./b.png,dog\nb.png, dog\na.png,-1\na.png,\n")
+    answers = make(tmp_path)
+    assert answers["b.png"].label == "dog"
+    assert answers["a.png"] == Answer()
+    assert sorted(rows(tmp_path)) == ["./b.png", "a.png", "c,d.png"]
+
+
+def test_the_first_guess_stays_whatever_happens_to_the_answer(tmp_path):
+    answers = make(tmp_path)
+    answers.give({"b.png": Answer("dog", "labelled", "cat")})
+    answers.undo()
+    assert answers["b.png"] == Answer("", "", "cat")
+    assert not answers.last_decided()
+    for guess in ("dog", ""):  # of a model that knows the answer
+        answers.give({"b.png": Answer("dog", "labelled", guess)})
+        assert answers.last_decided() == [Answer("dog", "labelled", "cat")]
 
 
 def test_a_full_disk_changes_nothing(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ def options(folder, **changes) -> LabelOptions:
         "labels": folder / "labels.csv",
         "features": folder / "features.npz",
         "backbone": "cnn-tiny",
+        "untrained": True,
         "image_size": 16,
         "device": "cpu",
         "progress": False,
@@ -54,6 +55,19 @@ def test_one_session_a_manifest(photos):
         assert session.state()["images"]
 
 
+def test_classes_that_differ_only_in_case_are_named(photos):
+    (photos / "labels.csv").write_text("path,label\nunlabeled/red5.png,Red\n")
+    with pytest.warns(DataWarning, match="the classes Red and red differ only"), open_session(options(photos)):
+        pass
+
+
+def test_random_weights_are_used_on_request_only(tmp_path, capsys):
+    folder = write_photographs(tmp_path / "photos", each=1)
+    assert main(["label", str(folder), "--backbone", "cnn-tiny", "--no-browser"]) == 1
+    assert "for random weights set --untrained" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["blue", "red", "unlabeled"]
+
+
 def test_the_manifest_may_lie_elsewhere(photos, tmp_path):
     labels = tmp_path / "mine.csv"
     with open_session(options(photos, labels=labels)) as session:
@@ -69,16 +83,31 @@ def test_the_manifest_may_lie_elsewhere(photos, tmp_path):
         (["{photos}", "--labels", "labels.txt"], "expected a .csv file"),
         (["{photos}", "--classes", "none,cat"], "expected another name"),
         (["{photos}", "--features", "{photos}/labels.csv"], "expected a .npz file"),
-        (["{photos}", "--backbone", "efficientnet-lite0"], "backbone 'cnn-tiny', got 'efficientnet-lite0'"),
+        (["{photos}", "--backbone", "efficientnet-lite0"], "--backbone cnn-tiny, got --backbone efficientnet-lite0"),
         (["{photos}", "--fast"], "fast and image_size: got both"),
-        (["{photos}", "--untrained"], "untrained False, got True"),
-        (["{photos}", "--weights", "mine.safetensors"], "weights None, got 'mine.safetensors'"),
+        (["{photos}", "--seed", "3"], "--seed 0, got --seed 3"),
+        (["{photos}", "--weights", "mine.safetensors"], "weights and untrained: got both"),
     ],
 )
 def test_bad_arguments_end_without_a_traceback(photos, capsys, arguments, message):
     given = [argument.format(photos=photos) for argument in arguments]
     assert main(["label", "--no-browser", *given]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["-1", "70000"])
+def test_a_port_that_cannot_be_is_found_before_embedding(tmp_path, capsys, port):
+    folder = write_photographs(tmp_path / "photos", each=1)
+    assert main(["label", str(folder), "--port", port, "--no-browser"]) == 1
+    assert f"port: got {port}, expected 0 (a free one) to 65535" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["blue", "red", "unlabeled"]
+
+
+def test_a_folder_without_images_stays_as_it_is(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["label", str(tmp_path / "empty"), "--no-browser"]) == 1
+    assert "got no images" in capsys.readouterr().err
+    assert not list((tmp_path / "empty").iterdir())
 
 
 @pytest.mark.parametrize("where", ["flag", "folder", "kept", "manifest"])
@@ -118,9 +147,8 @@ def test_a_folder_of_files_that_a_manifest_cannot_name_is_refused_before_embeddi
     ("changes", "message"),
     [
         ({"fast": True}, "fast and image_size: got both"),
-        ({"untrained": True}, "untrained False, got True"),
-        ({"weights": "mine.safetensors"}, "weights None, got 'mine.safetensors'"),
-        ({"backbone": "wrn-10-1"}, "backbone 'cnn-tiny', got 'wrn-10-1'"),
+        ({"weights": "mine.safetensors"}, "weights and untrained: got both"),
+        ({"backbone": "wrn-10-1"}, "--backbone cnn-tiny, got --backbone wrn-10-1"),
     ],
 )
 def test_settings_other_than_those_of_the_features_are_refused(photos, changes, message):
@@ -129,7 +157,22 @@ def test_settings_other_than_those_of_the_features_are_refused(photos, changes, 
 
 
 def test_features_of_other_images_are_refused(photos, tmp_path, capsys):
-    assert main(["embed", "digits", "--limit", "20", "--backbone", "cnn-tiny", "--out", str(tmp_path / "d.npz")]) == 0
+    assert (
+        main(
+            [
+                "embed",
+                "digits",
+                "--limit",
+                "20",
+                "--backbone",
+                "cnn-tiny",
+                "--untrained",
+                "--out",
+                str(tmp_path / "d.npz"),
+            ]
+        )
+        == 0
+    )
     assert main(["label", str(photos), "--features", str(tmp_path / "d.npz"), "--no-browser"]) == 1
     assert "embed everything again" in capsys.readouterr().err
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from momatch.data.load import load_dataset
-from momatch.labeling.server import LabelServer
+from momatch.labeling.answers import Answer
+from momatch.labeling.server import LabelServer, listen
 from tests.labeling.setting import embed_photographs, kind, open_session, write_photographs
 
 #: Filters of warnings belong to the process, not to a thread. A picture that is made while the model is fitted can end the
@@ -45,7 +46,7 @@ def visited(chromium, address, **options):
 def served(folder: Path, classes=()):
     """The address of a server in this process."""
     session = open_session(folder, classes)
-    server = LabelServer(session)
+    server = LabelServer(session, listen())
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -241,6 +242,35 @@ def test_names_are_text_and_classes_are_added_while_labelling(chromium, photos):
         page.keyboard.type("red")
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.querySelector('#problem').textContent.includes('there already')")
+
+
+def test_keys_work_when_nothing_is_left(chromium, photos):
+    session = open_session(photos)
+    session.answer({row: Answer("", "skipped") for row in range(4, session.state()["images"])})
+    session.answer({session.state()["images"] - 1: Answer("red", "labelled")})
+    session.close()
+    with served(photos) as address:
+        context = chromium.new_context()
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(address)
+        page.wait_for_function("() => document.querySelector('#hint').textContent.startsWith('Nothing is left')")
+        focused = "() => document.activeElement.id"
+        page.keyboard.press("a")
+        assert page.evaluate(focused) == "name"
+        page.keyboard.press("Escape")
+        assert page.evaluate(focused) == ""
+        page.keyboard.press("a")
+        page.keyboard.type("zebra")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.activeElement.id === ''")
+        # A key counts while the page looks what happened meanwhile, however long that takes.
+        with page.expect_request("**/offers?*"):
+            page.route("**/offers?*", lambda route: None)
+        page.keyboard.press("u")
+        look(page)
+        context.close()
+    assert "zebra" in (photos / "labels.classes.txt").read_text().split()
 
 
 def test_two_tabs_do_not_overwrite_each_other(chromium, photos):

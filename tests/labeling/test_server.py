@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from momatch.labeling.server import HOST, LabelServer
+from momatch.labeling.server import HOST, LabelServer, listen
 from tests.labeling.setting import copied, open_session
 
 
@@ -49,7 +49,7 @@ def client(embedded_photographs, tmp_path_factory):
     folder = copied(embedded_photographs, tmp_path_factory.mktemp("served") / "photos")
     (folder.parent / "secret.png").write_bytes((folder / "red" / "red0.png").read_bytes())
     session = open_session(folder)
-    server = LabelServer(session)
+    server = LabelServer(session, listen())
     thread = threading.Thread(target=server.run)
     thread.start()
     made = Client(server.address)
@@ -196,4 +196,4 @@ def test_a_defect_is_said_in_json(client, monkeypatch):
 
 def test_a_port_that_is_taken_is_an_error(client):
     with pytest.raises(OSError, match="choose another --port"):
-        LabelServer(client.session, port=client.port)
+        listen(client.port)

@@ -72,6 +72,34 @@ def test_a_label_that_the_model_has_seen_gives_no_guess(session):
         assert session._guess(row) == ""
 
 
+def test_a_wrong_guess_counts_also_after_undo(session):
+    settled(session)
+    (offer,) = session.offers(1)
+    wrong = {"red": "blue", "blue": "red"}[offer["guess"]]
+    for _ in range(2):
+        session.answer({offer["row"]: Answer(wrong, "labelled")})
+        session._refit()
+        state = settled(session)
+        assert (state["guesses"], state["right"]) == (1, 0)
+        session.undo()
+        assert session.state()["guesses"] == 0
+
+
+def test_a_manifest_that_contradicts_itself_is_said_until_it_is_mended(session, photos):
+    settled(session)
+    good = (photos / "labels.csv").read_text()
+    row = next(row for row in range(4 + 2 * EACH) if session.image_path(row).name == "red5.png")
+    (photos / "labels.csv").write_text(f"{good}unlabeled/red5.png,green,,,\n")
+    bad = (photos / "labels.csv").read_text()
+    with pytest.raises(ValueError, match="keep one of them"):
+        session.answer({row: Answer("red", "labelled")})
+    assert "keep one of them" in session.state()["problem"]
+    assert (photos / "labels.csv").read_text() == bad
+    (photos / "labels.csv").write_text(good)
+    assert not session.state()["problem"]
+    session.answer({row: Answer("red", "labelled")})
+
+
 def test_skipped_and_none_are_not_offered_again(session, photos):
     settled(session)
     first, second = session.offers(2)

@@ -197,6 +197,14 @@ def test_more_rows_than_clusters_are_taken_from_each_in_turn(rng, monkeypatch):
     assert sorted(truth[found[:K]].tolist()) == list(range(K))
 
 
+def test_a_queue_begins_with_the_rows_that_would_be_chosen_alone(rng):
+    x, truth = blobs(rng)
+    given = (neighborhood(x), np.arange(len(x)), np.empty(0, np.int64), np.ones(len(x)))
+    queue = most_typical(*given, n=3 * K, clusters=K, seed=0)
+    np.testing.assert_array_equal(queue[:K], most_typical(*given, n=K, seed=0))
+    assert [sorted(truth[queue[i : i + K]]) for i in range(0, 3 * K, K)] == [list(range(K))] * 3
+
+
 def test_the_need_of_a_label_agrees_with_the_formula(rng):
     posterior, codes = rng.dirichlet(np.ones(3), 20), np.repeat([-1, 0, 1, -2], 5)
     trust = 10 / (10 + 10 * 3)

@@ -13,7 +13,7 @@ from momatch.config.settings import Device
 from momatch.console.warned import warnings_said
 
 if TYPE_CHECKING:
-    from momatch.labeling.session import Session
+    from momatch.labeling.server import LabelServer
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
     del starlette, uvicorn
     from momatch.data.sources.manifest import PAGE_LABELS
     from momatch.labeling.opening import LabelOptions, open_session
+    from momatch.labeling.server import LabelServer, listen
 
     folder = arguments.images
     options = LabelOptions(
@@ -84,11 +85,13 @@ def main(argv: Sequence[str]) -> int:
         progress=arguments.progress,
     )
     with ExitStack() as opened:
+        # First: a port that cannot be used is not found out after the images were embedded.
+        listening = opened.enter_context(listen(arguments.port))
         # Said before the page opens: a warning that images are left out is of no use afterwards.
         with warnings_said("label"):
             session = opened.enter_context(open_session(options))
         with warnings_said("label"):
-            _serve(session, arguments)
+            _serve(LabelServer(session, listening), session.paths.labels, browser=arguments.browser)
         counts = session.state()
         labeled = sum(one["labels"] for one in counts["classes"])
         print(f"{labeled:,} of {counts['images']:,} images are labelled in {options.labels}. Next:")
@@ -97,13 +100,10 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _serve(session: "Session", arguments: Arguments) -> None:
+def _serve(server: "LabelServer", labels: Path, *, browser: bool) -> None:
     """Show the page until Ctrl-C, the way to end it: everything is on disk."""
-    from momatch.labeling.server import LabelServer
-
-    server = LabelServer(session, port=arguments.port)
-    print(f"{server.address}\nLabels go to {session.paths.labels}. Press Ctrl-C to stop.", flush=True)
-    if arguments.browser:
+    print(f"{server.address}\nLabels go to {labels}. Press Ctrl-C to stop.", flush=True)
+    if browser:
         import webbrowser
 
         webbrowser.open(server.address)

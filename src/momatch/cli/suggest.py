@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from momatch.console.counts import plural
 from momatch.console.warned import warnings_said
 from momatch.storage.durable import check_target, replace_files
 
@@ -53,6 +54,8 @@ def main(argv: Sequence[str]) -> int:
     """Run ``momatch suggest``; returns the exit code."""
     arguments = tyro.cli(Arguments, prog="momatch suggest", args=list(argv))
     if arguments.out is not None:
+        if arguments.out.suffix.lower() != ".csv":
+            raise ValueError(f"out: got {arguments.out}, expected a .csv file")
         check_target(arguments.out, overwrite=arguments.overwrite)
     from momatch.suggestions import page_labels, read_pool
 
@@ -71,9 +74,9 @@ def main(argv: Sequence[str]) -> int:
     if len(found.outliers):
         files[of_outliers] = outlier_table(pool, found.outliers)
     replace_files(files)
-    print(f"{arguments.out}: {len(found.rows)} images to label")
+    print(f"{arguments.out}: {plural(len(found.rows), 'image')} to label")
     if len(found.outliers):
-        print(f"{of_outliers}: {len(found.outliers):,} images that look like no class")
+        print(f"{of_outliers}: {plural(len(found.outliers), 'image')} unlike every class")
     return 0
 
 
@@ -84,7 +87,7 @@ def lines(pool: "Pool", found: "Suggestions") -> Iterator[str]:
         yield f"{_printable(pool.name(row))}{known}"
     if len(found.outliers):
         yield ""
-        yield f"{len(found.outliers):,} images look like no class, the most outlying first:"
+        yield f"{plural(len(found.outliers), 'image')} unlike every class, the most outlying first:"
         yield from (_printable(pool.name(row)) for row in found.outliers[:_SHOWN].tolist())
         if len(found.outliers) > _SHOWN:
             yield f"and {len(found.outliers) - _SHOWN:,} more; --out FILE.csv lists all"

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from momatch.console.counts import plural
 from momatch.data.feature_spec import FeatureSpec
 from momatch.data.label_source import Labeling
 from momatch.data.rows import FeatureRows, PixelRows, Rows
@@ -196,7 +197,7 @@ class Dataset:
         """What the user should know about images of no class: a sentence if there are any."""
         if self.no_class is None:
             return []
-        return [f"{len(self.no_class):,} images are of no class (status none in the manifest) and are left out"]
+        return [f"left out: {plural(len(self.no_class), 'image')} of no class (status none in the manifest)"]
 
     @property
     def splits(self) -> dict[str, Split]:

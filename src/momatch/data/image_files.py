@@ -82,6 +82,18 @@ def class_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(ordered)
 
 
+def case_warnings(source: str, class_names: Iterable[str]) -> list[str]:
+    """What the user should know about classes whose names differ only in case: they may be meant as one."""
+    alike: dict[str, list[str]] = {}
+    for name in class_order(class_names):
+        alike.setdefault(name.casefold(), []).append(name)
+    return [
+        f"{source}: the classes {' and '.join(names)} differ only in upper and lower case; if they are one, name them alike"
+        for names in alike.values()
+        if len(names) > 1
+    ]
+
+
 def check_class_labels(source: str, class_names: tuple[str, ...], labels: Int64[Tensor, " N"]) -> None:
     """Raise `DataError` if numbered classes are fewer than two, or one has no training label."""
     if len(class_names) < 2:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from momatch.console.counts import plural
+
 
 @dataclass(frozen=True)
 class Labeling:
@@ -39,12 +41,12 @@ class Labeling:
         notes = [f"labels are read from {self.source}: {since}"]
         if self.from_folder and (self.folder or self.listed):
             folder = self.folder or "the folder, as at the embedding"
-            notes.append(f"{self.listed:,} labels are from {self.source}, {self.from_folder:,} from {folder}")
+            notes.append(f"{plural(self.listed, 'label')} from {self.source}, {self.from_folder:,} from {folder}")
         if self.gone:
-            notes.append(f"{self.gone:,} rows of {self.source} name images that are not there and are not used")
+            notes.append(f"not used: {plural(self.gone, 'row')} of {self.source} without an image file")
         images = self.folder or self.source
         if self.dropped:
-            notes.append(f"{self.dropped:,} embedded images are no longer in {images} and are not used")
+            notes.append(f"not used: {plural(self.dropped, 'embedded image')} no longer in {images}")
         if self.missing:
-            notes.append(f"{self.missing:,} images of {images} are not embedded and not used; run: {self.command}")
+            notes.append(f"not used: {plural(self.missing, 'image')} of {images} not embedded yet; run: {self.command}")
         return notes

@@ -11,6 +11,7 @@ from momatch.data.catalog import KNOWN
 from momatch.data.dataset import Dataset, Split
 from momatch.data.feature_spec import read_feature_spec
 from momatch.data.features import load_features
+from momatch.data.image_files import case_warnings
 from momatch.data.locate import data_root
 from momatch.data.report import DataError, DataWarning, LoadOptions, LoadReport
 from momatch.data.rows import PixelRows
@@ -72,7 +73,7 @@ def load_dataset(name_or_path: str | Path, data_dir: str | Path | None = None, *
         DataError: if the data cannot be used.
 
     Warns:
-        DataWarning: if part of the data was skipped, or a known dataset is incomplete.
+        DataWarning: if part of the data was skipped, a known dataset is incomplete, or names of classes differ only in case.
     """
     known = {option.name for option in fields(LoadOptions)}
     for option in options.keys() - known:
@@ -107,6 +108,8 @@ def load_with_report(
     load, used = _of_path(path)
     options.refuse_unused(name, used)
     dataset, report = load(dataset_name(path), path, options)
+    where_labels_are = dataset.labeling and dataset.labeling.source
+    report.warnings += case_warnings(where_labels_are or report.source, dataset.class_names)
     return _resized(dataset, options.size), report
 
 

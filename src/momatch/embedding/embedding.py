@@ -33,7 +33,7 @@ from momatch.embedding.images import Listing, list_images
 from momatch.embedding.network import Network, build_network
 from momatch.embedding.new_images import NewImages, open_new
 from momatch.embedding.part import KINDS, Part, RowWriter
-from momatch.models.backbones import fallback_size, input_size_of
+from momatch.models.backbones import fallback_size, input_size_of, without_weights
 from momatch.models.outputs import STANDARDIZED_OVER
 from momatch.models.spec import ModelSpec
 from momatch.numerics.checks import check_positive_int
@@ -139,6 +139,19 @@ class EmbedOptions:
         others = ("image_size", "test_fraction", "data_dir", "seed", "device")
         return TrainConfig.from_dict({name: getattr(self, name) for name in (*shared, *others)}).resolved()
 
+    def check_weights(self) -> None:
+        """Check that a new features file would not hold the features of random weights by mistake.
+
+        Raises:
+            ValueError: if a backbone has no pretrained weights, and random ones were not asked for.
+        """
+        without = without_weights(self.backbone, self.weights)
+        if without and not self.untrained:
+            raise ValueError(
+                f"backbone {without[0]!r}: got a network without pretrained weights, expected one that has them "
+                "(efficientnet-lite0, timm:NAME, ...), or a file of them (--weights); for random weights set --untrained"
+            )
+
     def side(self) -> int | None:
         """The side that images are brought to; None if they keep their own.
 
@@ -209,6 +222,8 @@ def embed(options: EmbedOptions) -> Embedded:
     """
     device = choose_device(options.device)
     old = None if options.overwrite or not options.out.exists() else Existing.open(options.out, options)
+    if old is None:
+        options.check_weights()
     listing, new, unreadable = _open_images(options, old)
     if "train" not in listing.splits:
         raise ValueError(f"{options.dataset}: got no training images, expected at least one")

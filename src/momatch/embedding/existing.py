@@ -4,7 +4,7 @@ import zipfile
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,16 +50,17 @@ class Existing:
         dataset, unreadable = open_features(spec.dataset, path)
         if dataset.train.digests is None:
             raise ValueError(f"out: {path} was made by {spec.created_by}, which did not record its images; {remedy}")
-        now: dict[str, Any] = options.given()
-        for field in fields(options):
-            if field.name in _OF_THE_CHOICE:
-                continue
-            then, given = (found.get(field.name, field.default) for found in (spec.options, now))
-            if then != given:
-                raise ValueError(
-                    f"out: {path} holds features with {field.name} {then!r}, got {given!r}; use the same settings to add "
-                    f"images to it, {remedy}"
-                )
+        settings = [field for field in fields(options) if field.name not in _OF_THE_CHOICE]
+        before, now = (
+            {field.name: found.get(field.name, field.default) for field in settings}
+            for found in (spec.options, options.given())
+        )
+        others = [name for name in now if now[name] != before[name]]
+        if others:
+            then, given = (" and ".join(_as_flag(name, found[name]) for name in others) for found in (before, now))
+            raise ValueError(
+                f"out: {path} holds features with {then}, got {given}; use the same settings to add images to it, {remedy}"
+            )
         return cls(spec, dataset, unreadable)
 
     @property
@@ -134,3 +135,11 @@ class Existing:
             and np.array_equal(now.digests, then.digests)
             for now, then in pairs
         )
+
+
+def _as_flag(name: str, value: object) -> str:
+    """A setting as it is given on the command line."""
+    flag = f"--{name.replace('_', '-')}"
+    if value is None or value is False:
+        return f"no {flag}"
+    return flag if value is True else f"{flag} {value}"

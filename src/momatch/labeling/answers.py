@@ -112,20 +112,22 @@ class Answers:
     def __getitem__(self, file: str) -> Answer:
         """The answer about an image."""
         row = self._rows[file]
-        label, status = row["label"].strip(), row["status"].strip()
+        label, status = row["label"], row["status"].strip()
         if label:
             return Answer(label, "labelled", row["guess"])
         known: Status = "none" if status == "none" else "skipped" if status == "skipped" else ""
         return Answer("", known, row["guess"])
 
     def give(self, answers: Mapping[str, Answer]) -> None:
-        """Write answers, which one `undo` takes back together.
+        """Write answers, which one `undo` takes back together. An image that has a guess keeps it.
 
         Raises:
             DataError: if the manifest was changed and cannot be read.
             OSError: if it cannot be written; then nothing has changed.
         """
         self.refresh()
+        # The first guess counts: those after it may know the answer.
+        answers = {file: answer._replace(guess=self[file].guess or answer.guess) for file, answer in answers.items()}
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         # Two answers are never as old as each other.
         latest = max((row["answered"] for row in self._rows.values()), default="")
@@ -135,7 +137,8 @@ class Answers:
     def undo(self) -> tuple[str, ...]:
         """Take back the latest answers, and return their images; none if there are none to take back.
 
-        Rows of images that are gone stay as they are: nobody could answer them again.
+        Their guesses stay: the model may have seen the answers since. Rows of images that are gone stay as they are: nobody
+        could answer them again.
 
         Raises:
             DataError: as `give`.
@@ -146,7 +149,7 @@ class Answers:
         if not latest:
             return ()
         files = tuple(file for file in self._files if self._rows[file]["answered"] == latest)
-        self._change({file: {**Answer()._asdict(), "answered": ""} for file in files})
+        self._change({file: {"label": "", "status": "", "answered": ""} for file in files})
         return files
 
     def last_decided(self) -> list[Answer]:
@@ -194,9 +197,10 @@ def read_rows(path: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
     """Columns of a manifest, and its rows by path.
 
     Raises:
-        DataError: if it is not CSV in UTF-8 with a column ``path``, a row does not fit, or a label cannot be a class.
+        DataError: if it is not CSV in UTF-8 with a column ``path``, a row does not fit, an image is listed twice with different
+            values, or a label cannot be a class.
     """
-    rows: dict[str, dict[str, str]] = {}
+    rows: dict[str, tuple[int, dict[str, str]]] = {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -212,20 +216,38 @@ def read_rows(path: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
                 # DictReader marks missing and surplus fields by None.
                 if None in values or None in values.values():
                     raise DataError(f"{path}: line {reader.line_num}: expected {len(found)} fields; repair the line")
-                rows[values["path"].strip()] = dict.fromkeys(columns, "") | values
+                row = dict.fromkeys(columns, "") | values
+                name = row["path"].strip()
+                line, first = rows.setdefault(name and os.path.normpath(name), (reader.line_num, row))
+                if difference := _difference(first, row):
+                    raise DataError(
+                        f"{path}: lines {line} and {reader.line_num} give {name} {difference}; keep one of them, nothing was "
+                        "changed"
+                    )
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(
             f"{path}: cannot be read ({error}), expected CSV in UTF-8; repair it, nothing was changed"
         ) from error
-    for row in rows.values():
-        if row["label"].strip() == "-1":
-            row["label"] = ""
-    for label in {row["label"].strip() for row in rows.values()} - {""}:
+    for label in {_label(row) for _, row in rows.values()} - {""}:
         try:
             check_class_name(label, ())
         except ValueError as error:
             raise DataError(f"{path}: {error}; repair it, nothing was changed") from error
-    return columns, rows
+    return columns, {name: {**row, "label": _label(row)} for name, (_, row) in rows.items()}
+
+
+def _label(row: Mapping[str, str]) -> str:
+    label = row["label"].strip()
+    return "" if label in UNLABELED_NAMES else label
+
+
+def _difference(first: Mapping[str, str], row: Mapping[str, str]) -> str:
+    """What two rows of one image say differently, to keep one of which would lose the other; empty for a plain repeat."""
+    if _label(first) != _label(row):
+        return f"different labels ({_label(first)!r} and {_label(row)!r})"
+    others = (column for column in row if column not in ("path", "label"))
+    differing = [column for column in others if first[column].strip() != row[column].strip()]
+    return f"different values of {', '.join(differing)}" if differing else ""
 
 
 def check_class_name(name: str, others: Sequence[str]) -> str:

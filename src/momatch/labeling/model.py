@@ -15,7 +15,9 @@ from momatch.suggestions.pool import judged_inliers
 from momatch.training.guide import directions
 from momatch.training.threads import one_thread
 
-#: Images that are queued by one fit.
+#: The model is fitted again after so many answers.
+REFIT_EVERY = 5
+#: Images that are queued by one fit: those up to the next one, and more for a grid, or for who is faster.
 QUEUED = 60
 #: Images of which the model is least sure that are shown.
 SHOWN_UNSURE = 6
@@ -80,7 +82,8 @@ class Model:
             known = evidence_posterior(self._neighborhood, codes, self._seed)
             judged = None if self._stages is None else judged_inliers(self._stages, codes)
             inlier = self._neighborhood.p_inlier() if judged is None else judged
-            chosen = choose(self._neighborhood, codes, known, inlier, n=QUEUED, seed=self._seed)
+            # As many clusters as there are answers until the next fit: the largest of many small ones are all of one kind.
+            chosen = choose(self._neighborhood, codes, known, inlier, n=QUEUED, clusters=REFIT_EVERY, seed=self._seed)
         unsure: tuple[int, ...] = ()
         if known is not None and len(np.unique(codes[codes >= 0])) > 1:
             posterior = np.full((self._size, num_classes), np.nan)

@@ -10,6 +10,7 @@ import torch
 
 from momatch.data.dataset import Dataset
 from momatch.data.feature_spec import read_feature_spec
+from momatch.data.image_files import case_warnings
 from momatch.data.listing import list_files
 from momatch.data.load import load_dataset
 from momatch.data.report import DataError, DataWarning, LoadOptions
@@ -63,7 +64,8 @@ def open_session(options: LabelOptions) -> Iterator[Session]:
         OSError: if a file cannot be written.
 
     Warns:
-        DataWarning: if images are left out, because a manifest cannot hold their names or they cannot be decoded.
+        DataWarning: if images are left out, because a manifest cannot hold their names or they cannot be decoded, or names of
+            classes differ only in case.
     """
     from filelock import FileLock, Timeout
 
@@ -71,13 +73,19 @@ def open_session(options: LabelOptions) -> Iterator[Session]:
         raise ValueError(f"{options.images}: there is no such folder, expected a folder of images")
     if options.labels.suffix.lower() != ".csv" or not options.labels.absolute().parent.is_dir():
         raise ValueError(f"labels: got {options.labels}, expected a .csv file in an existing directory")
+    paths = Paths(options.images, options.labels, options.features)
+    _check_names(options, paths)
+    embedding = _embed_options(options)
+    # Last, because its file stays behind.
     lock = FileLock(options.labels.with_name(f".{options.labels.name}.lock"), timeout=0)
     try:
         lock.acquire()
     except Timeout as error:
         raise ValueError(f"{options.labels}: another momatch label is open on it; close that one first") from error
     try:
-        session = _open(options)
+        embed(embedding)
+        dataset = _nameable(load_dataset(options.features, progress=options.progress), paths)
+        session = Session(dataset, paths, options.classes, seed=options.seed)
         try:
             yield session
         finally:
@@ -86,25 +94,25 @@ def open_session(options: LabelOptions) -> Iterator[Session]:
         lock.release()
 
 
-def _open(options: LabelOptions) -> Session:
-    paths = Paths(options.images, options.labels, options.features)
-    _check_names(options, paths)
+def _embed_options(options: LabelOptions) -> EmbedOptions:
+    """The settings to embed with: those of the features file if there is one, which gets the images that are new since.
+
+    Raises:
+        ValueError: if they cannot be used.
+    """
     spec = read_feature_spec(options.features)
     wanted = {name: getattr(options, name) for name in _OF_EMBEDDING}
     given = {name: value for name, value in wanted.items() if value != getattr(LabelOptions, name)}
-    # A file that exists gets the images that are new since, with the settings it was made with.
-    settings = {**({} if spec is None else spec.options), **given}
-    embed(
-        EmbedOptions(
-            dataset=str(options.images),
-            out=options.features,
-            device=options.device,
-            progress=options.progress,
-            **settings,
-        )
+    found = EmbedOptions(
+        dataset=str(options.images),
+        out=options.features,
+        device=options.device,
+        progress=options.progress,
+        **{**({} if spec is None else spec.options), **given},
     )
-    dataset = _nameable(load_dataset(options.features, progress=options.progress), paths)
-    return Session(dataset, paths, options.classes, seed=options.seed)
+    if spec is None:
+        found.check_weights()
+    return found
 
 
 def _check_names(options: LabelOptions, paths: Paths) -> None:
@@ -112,6 +120,9 @@ def _check_names(options: LabelOptions, paths: Paths) -> None:
 
     Raises:
         ValueError: if a class cannot be named so, the manifest cannot be read, or no image is left.
+
+    Warns:
+        DataWarning: if images are left out, or names of classes differ only in case.
     """
     try:
         files = list_files(options.images, LoadOptions())
@@ -119,10 +130,17 @@ def _check_names(options: LabelOptions, paths: Paths) -> None:
         # Options of the loader are none of this command.
         raise error.renamed({}) from error
     assert files is not None, "it is a folder"
-    for name in (*options.classes, *files.class_names, *filter(None, paths.kept_classes())):
+    names = {*options.classes, *files.class_names, *filter(None, paths.kept_classes())}
+    for name in names:
         check_class_name(name, ())
     if options.labels.exists():
-        read_rows(options.labels)
+        _, rows = read_rows(options.labels)
+        names |= {row["label"] for row in rows.values()} - {""}
+    # Those of the class folders are said when the features are loaded.
+    said_later = case_warnings(str(options.images), files.class_names)
+    for message in case_warnings(str(options.images), names):
+        if message not in said_later:
+            warnings.warn(message, DataWarning, stacklevel=2)
     unnameable = [file for file in files.paths if not can_hold(paths.in_manifest(file))]
     if not unnameable:
         return

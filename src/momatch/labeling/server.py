@@ -25,6 +25,7 @@ from momatch.labeling.pictures import LARGE, SMALL, PictureError, picture
 from momatch.labeling.session import ConflictError, Session
 
 HOST = "127.0.0.1"
+_LAST_PORT = 65_535
 #: Name of each file of the page -> its type.
 _ASSETS = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 _HEADERS = {
@@ -43,32 +44,42 @@ _MOST_BODY = 100_000
 _STATUSES = ("none", "skipped")
 
 
+def listen(port: int = 0) -> socket.socket:
+    """Listen on a port of this machine: a browser that comes before the server runs waits, and is not refused.
+
+    Args:
+        port: 0 for a free one.
+
+    Raises:
+        ValueError: if there is no such port.
+        OSError: if it is taken.
+    """
+    if not 0 <= port <= _LAST_PORT:
+        raise ValueError(f"port: got {port}, expected 0 (a free one) to {_LAST_PORT}")
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"port {port} cannot be used: {error.strerror}; choose another --port") from error
+    return listening
+
+
 class LabelServer:
-    """Serves a session on a free port of this machine.
+    """Serves a session on this machine.
 
     Args:
         session: what to show.
-        port: to listen on; 0 for a free one.
+        listening: see `listen`.
 
     Attributes:
         address: of the page, with its token.
-
-    Raises:
-        OSError: if the port is taken.
     """
 
-    def __init__(self, session: Session, *, port: int = 0) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind((HOST, port))
-            # A browser that comes before the server runs waits, and is not refused.
-            self._socket.listen()
-        except OSError as error:
-            self._socket.close()
-            raise OSError(
-                error.errno, f"port {port} cannot be used: {error.strerror}; choose another --port"
-            ) from error
+    def __init__(self, session: Session, listening: socket.socket) -> None:
+        self._socket = listening
         port = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(24)
         self.address = f"http://{HOST}:{port}/{token}/"

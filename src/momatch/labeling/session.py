@@ -13,11 +13,9 @@ from jaxtyping import Int64
 
 from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset
 from momatch.labeling.answers import Answer, Answers, check_class_name
-from momatch.labeling.model import Fit, Model, Refitting
+from momatch.labeling.model import REFIT_EVERY, Fit, Model, Refitting
 from momatch.storage.durable import replace_files
 
-#: The model is fitted again after so many answers.
-REFIT_EVERY = 5
 #: The guesses of so many of the latest labels tell how good the model is now.
 RECENT = 20
 #: Images that may be asked for at once.

@@ -97,6 +97,7 @@ def choose(
     p_inlier: Float64[np.ndarray, " M"],
     *,
     n: int,
+    clusters: int | None = None,
     seed: int,
 ) -> Int64[np.ndarray, " n"]:
     """`suggest` among rows that are prepared: their positions, the most useful first.
@@ -107,12 +108,14 @@ def choose(
         posterior: class probabilities; None if nothing is known.
         p_inlier: as of `suggest`.
         n: how many.
+        clusters: as of `most_typical`.
         seed: as of `suggest`.
     """
     labeled = np.flatnonzero(codes != UNLABELED)
     is_candidate = (codes == UNLABELED) & ~_is_outlier(codes, p_inlier) & ~neighborhood.is_near(labeled)
     need = p_inlier * _need(posterior, codes)
-    return most_typical(neighborhood, np.flatnonzero(is_candidate), labeled, need, n=n, seed=seed)
+    candidates = np.flatnonzero(is_candidate)
+    return most_typical(neighborhood, candidates, labeled, need, n=n, clusters=clusters, seed=seed)
 
 
 def _is_outlier(codes: Int64[np.ndarray, " M"], p_inlier: Float64[np.ndarray, " M"]) -> Bool[np.ndarray, " M"]:

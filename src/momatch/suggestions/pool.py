@@ -15,6 +15,7 @@ from momatch.data.labeling import find_source
 from momatch.data.load import load_dataset
 from momatch.data.rows import FeatureRows, Rows
 from momatch.data.sources.manifest import PAGE_COLUMNS, PAGE_LABELS
+from momatch.evaluation.judging import fit_judge
 from momatch.evaluation.pool_judging import judge_pool
 from momatch.models.outputs import Outputs, run_classifier
 from momatch.suggestions.choice import Suggestions, suggest
@@ -135,7 +136,7 @@ def _of_run(run: Run) -> Pool:
         dataset_rows,
         files,
         posterior.numpy(),
-        None if outputs.stages is None else judged_inliers(outputs.stages, labels),
+        None if outputs.stages is None else _inliers_of_run(outputs, labels, cutoff=run.config.cutoff),
     )
 
 
@@ -167,8 +168,7 @@ def judged_inliers(stages: Float[Tensor, "N S"], labels: Int64[np.ndarray, " N"]
     classes = np.unique(labels[labels >= 0])
     if len(classes) == 0 or np.bincount(labels[labels >= 0]).max() < 2:
         return None
-    free = np.flatnonzero(labels == UNLABELED)
-    judged = np.concatenate([np.flatnonzero(labels >= 0), free[:: -(-len(free) // _MOST_JUDGED) or 1]])
+    judged = _judged_rows(labels)
     dense = np.where(labels >= 0, np.searchsorted(classes, labels), UNLABELED)[judged]
     # The judge needs the number of classes alone of the log joints.
     of_judged = stages[torch.from_numpy(judged)]
@@ -176,3 +176,18 @@ def judged_inliers(stages: Float[Tensor, "N S"], labels: Int64[np.ndarray, " N"]
     inlier = np.ones(len(labels))
     inlier[judged] = judge_pool(outputs, torch.from_numpy(dense)).numpy()
     return inlier
+
+
+def _inliers_of_run(outputs: Outputs, labels: Int64[np.ndarray, " N"], *, cutoff: float) -> Float64[np.ndarray, " N"]:
+    """P(inlier) as the run's own list of outliers has it: by a judge of what its classifier is sure of."""
+    judged = _judged_rows(labels)
+    found = fit_judge(outputs.select(torch.from_numpy(judged)), torch.from_numpy(labels[judged]), cutoff=cutoff)
+    inlier = np.ones(len(labels))
+    inlier[judged] = found.p_inlier.numpy()
+    return inlier
+
+
+def _judged_rows(labels: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " m"]:
+    """All labelled rows, and of the unlabelled ones as many as are judged."""
+    free = np.flatnonzero(labels == UNLABELED)
+    return np.concatenate([np.flatnonzero(labels >= 0), free[:: -(-len(free) // _MOST_JUDGED) or 1]])

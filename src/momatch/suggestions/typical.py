@@ -31,6 +31,7 @@ def most_typical(
     need: Float64[np.ndarray, " M"],
     *,
     n: int,
+    clusters: int | None = None,
     seed: int,
 ) -> Int64[np.ndarray, " n"]:
     """At most n of the candidates, that of the cluster that needs a label most first.
@@ -41,12 +42,13 @@ def most_typical(
         labeled: rows that have a label.
         need: of a label near each row.
         n: number of rows to choose.
+        clusters: how many without a label are looked for, None for one a row; after the first row of each come their next ones.
         seed: of the clustering.
     """
     if not len(candidates):
         return candidates
     table = neighborhood.table
-    new = min(n, _MOST_CLUSTERS)
+    new = min(n if clusters is None else clusters, _MOST_CLUSTERS)
     cluster = _clusters(table[candidates], need[candidates], table[labeled], new, seed)
     needs = np.bincount(cluster, weights=need[candidates], minlength=new + len(labeled))
     labels = np.repeat([0, 1], [new, len(labeled)])

@@ -65,7 +65,7 @@ class _Scan:
         """Add the images directly in the root: they are unlabelled."""
         with os.scandir(self.root) as entries:
             loose = {entry.name: entry for entry in entries if is_image_name(entry.name) and entry.is_file()}
-        for name in sorted(name for name in loose if not name.startswith(".")):
+        for name in sorted(name for name in loose if not is_hidden(name)):
             self.digest += _digest(loose[name], name)
             self.paths.append(name)
             self.labels.append(UNLABELED)
@@ -77,6 +77,11 @@ class _Scan:
                 yield name
             else:
                 self.ignored += 1
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is not for people: hidden, or what macOS adds to zip files beside the images."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def is_image_name(name: str) -> bool:
@@ -103,7 +108,7 @@ def walk_files(
     above |= {(here.st_dev, here.st_ino)}
     with os.scandir(os.path.join(root, folder)) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if is_hidden(entry.name):
                 continue
             name = f"{folder}/{entry.name}"
             if entry.is_dir():
@@ -122,7 +127,7 @@ def _digest(entry: os.DirEntry[str], name: str) -> int:
 
 def _subfolders(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))
 
 
 def _has_images(folder: Path) -> bool:

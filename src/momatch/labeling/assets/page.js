@@ -54,41 +54,54 @@ async function attempt(work) {
 }
 
 async function refresh() {
-  await follow(await ask(`state?shown=${shown.map((image) => image.row)}`));
+  follow(await look());
 }
 
-// Look what happened meanwhile: the model, another tab, an edited manifest. What a person does comes first.
+// Look what happened meanwhile: the model, another tab, an edited manifest. A person who does something need not wait for
+// it: then what was found is out of date, and dropped.
 async function poll() {
-  if (isBusy || document.hidden) return;
+  if (isBusy || (state && document.hidden)) return;
   const before = actions;
   try {
-    const found = await ask(`state?shown=${shown.map((image) => image.row)}`);
-    if (isBusy || actions !== before) return;
-    isBusy = true;
-    try {
-      await follow(found);
-    } finally {
-      isBusy = false;
-    }
+    const found = await look();
+    if (actions !== before) return;
     lost = "";
+    follow(found);
   } catch (error) {
     lost = error.message;
   }
   say();
 }
 
-async function follow(found) {
+// One look after the other: two at a time would both bring images.
+async function watch() {
+  await poll();
+  setTimeout(watch, POLL);
+}
+
+// What the server says, and images to show if there are none on the page.
+async function look() {
+  const found = await ask(`state?shown=${shown.map((image) => image.row)}`);
+  const answered = new Set(found.answered);
+  const isEmpty = shown.every((image) => answered.has(image.row));
+  return { found, answered, offers: isEmpty && found.is_ready ? await offersBeside([]) : [] };
+}
+
+function follow({ found, answered, offers }) {
   state = found;
-  const answered = new Set(state.answered);
   shown = shown.filter((image) => !answered.has(image.row));
-  if (!shown.length && state.is_ready) await fill();
+  add(offers);
   current = Math.min(current, Math.max(0, shown.length - 1));
   draw();
 }
 
+async function offersBeside(images) {
+  const wanted = (isGrid ? GRID : 1) - images.length;
+  return wanted > 0 ? ask(`offers?count=${wanted}&shown=${images.map((image) => image.row)}`) : [];
+}
+
 async function fill() {
-  const wanted = (isGrid ? GRID : 1) - shown.length;
-  if (wanted > 0) add(await ask(`offers?count=${wanted}&shown=${shown.map((image) => image.row)}`));
+  add(await offersBeside(shown));
   current = Math.min(current, Math.max(0, shown.length - 1));
 }
 
@@ -339,9 +352,11 @@ function drawUnsure() {
   );
 }
 
+// Keys are for the work again, also if there is no image to go to.
 function focusWork() {
   const figure = element("images").children[current];
   if (figure) figure.focus({ preventScroll: !isGrid });
+  else document.activeElement.blur();
 }
 
 // Keys -----------------------------------------------------------------------------------------
@@ -406,5 +421,4 @@ element("add").onsubmit = (event) => {
   });
 };
 
-attempt(refresh);
-setInterval(poll, POLL);
+watch();

@@ -68,7 +68,7 @@ def build_backbone(
             too small be rejected now. Passed to your factory as (height, width) if it has a parameter of that name.
         weights: file with the network's weights, safetensors or a state dict, instead of those of a hub; for several
             backbones one for each, with commas between them, empty for those that need none.
-        untrained: use random weights where there would be pretrained ones.
+        untrained: use random weights where there would be pretrained ones; an ONNX graph beside others keeps its own.
         state: the weights that the caller will load into the module: nothing is downloaded or read from other files.
         options: passed to the factory.
 
@@ -100,9 +100,12 @@ def build_backbone(
     if len(names) == 1:
         return _build_one(name, in_channels, image_size, files[0], untrained=untrained, state=state, options=options)
     members = []
+    # The weights of a graph cannot be others; those of its companions can.
+    can_be_random = [not part.startswith("onnx:") for part in names]
     for number, (part, file) in enumerate(zip(names, files, strict=True)):
         own = None if state is None else _under(state, f"members.{number}.")
-        members.append(_build_one(part, in_channels, image_size, file, untrained=untrained, state=own, options=options))
+        is_random = untrained and (can_be_random[number] or not any(can_be_random))
+        members.append(_build_one(part, in_channels, image_size, file, untrained=is_random, state=own, options=options))
     return SideBySide(members, in_channels=in_channels, image_size=image_size, find=state is None)
 
 
@@ -123,6 +126,22 @@ def input_size_of(name: str) -> int | None:
     """
     sizes = [_input_size_of_one(part) for part in name.split(",")]
     return max((size for size in sizes if size is not None), default=None)
+
+
+def without_weights(name: str, weights: str | None = None) -> list[str]:
+    """Those of the backbones in `name` that have no pretrained weights: networks of ours to train from scratch.
+
+    Args:
+        name: as for `build_backbone`. Your own module is not imported: it brings its weights.
+        weights: as for `build_backbone`.
+    """
+    names = name.split(",")
+    files = [""] * len(names) if weights is None else weights.split(",")
+    return [
+        part
+        for part, file in zip(names, files, strict=False)
+        if not file and part in BACKBONES and part not in _PRETRAINED
+    ]
 
 
 def _input_size_of_one(name: str) -> int | None:
