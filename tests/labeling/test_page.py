@@ -67,6 +67,13 @@ def look(page):
     )
 
 
+def release(page, address, held):
+    """End requests that were held back: the browser may wait for one that is never answered."""
+    page.unroute(address)
+    for route in held:
+        route.abort()
+
+
 def shown(page) -> tuple[str, str]:
     """Row and file name of the image on the page."""
     figure = page.locator("figure").first
@@ -196,7 +203,8 @@ def test_a_key_that_is_held_or_comes_before_the_image_answers_nothing(chromium, 
     with served(photos) as address, visited(chromium, address) as page:
         name, key = shown(page)[1], key_of(page, "red")
         large = re.compile(r"/images/\d+$")
-        page.route(large, lambda route: None)  # the next image does not arrive
+        held = []
+        page.route(large, held.append)  # the next image does not arrive
         page.keyboard.down(key)
         page.wait_for_function("name => document.querySelector('figure img').alt !== name", arg=name)
         for _ in range(3):
@@ -207,7 +215,7 @@ def test_a_key_that_is_held_or_comes_before_the_image_answers_nothing(chromium, 
         page.keyboard.press("n")
         page.wait_for_timeout(500)
         assert answered(photos) == {name}
-        page.unroute(large)
+        release(page, large, held)
         page.reload()
         press(page, key)
         assert len(answered(photos)) == 2
@@ -265,10 +273,12 @@ def test_keys_work_when_nothing_is_left(chromium, photos):
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.activeElement.id === ''")
         # A key counts while the page looks what happened meanwhile, however long that takes.
+        held = []
         with page.expect_request("**/offers?*"):
-            page.route("**/offers?*", lambda route: None)
+            page.route("**/offers?*", held.append)
         page.keyboard.press("u")
         look(page)
+        release(page, "**/offers?*", held)
         context.close()
     assert "zebra" in (photos / "labels.classes.txt").read_text().split()
 
