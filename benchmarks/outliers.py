@@ -24,8 +24,10 @@ from momatch.embedding import EmbedOptions, embed
 from momatch.evaluation.evaluate import confident_samples, outlier_scores, run_classifier
 from momatch.evaluation.judging import judge_scores
 from momatch.evaluation.metrics import auroc, fpr95
+from momatch.heads import log_posterior
 from momatch.inference.evaluate import fitted
 from momatch.models.classifier import Classifier
+from momatch.outliers import Judge
 from momatch.training.data import load_by_name, load_run_data, part_classes, split_rows
 
 OUT = HERE.parent / "out" / "outliers"
@@ -114,10 +116,10 @@ def rows_of(run, dataset, arguments):
 def measure(run, dataset, arguments):
     """Row (by whom, detector) -> origin -> (AUROC, FPR95) of one run."""
     known, labels, batches = rows_of(run, dataset, arguments)
-    found = with_momatch(run, batches)
     outputs = run_classifier(run.classifier, known)
     positions, classes = confident_samples(outputs, labels, cutoff=run.config.cutoff)
     trusted = outputs.select(positions)
+    found = with_momatch(run, batches, relative_distance(trusted.z, classes, run.model.judge.num_classes))
     given = {origin: run_classifier(run.classifier, rows) for origin, rows in batches.items()}
     head = run.classifier.head
 
@@ -144,13 +146,34 @@ def measure(run, dataset, arguments):
     return figures, len(classes)
 
 
-def with_momatch(run, batches):
-    """Row -> origin -> scores: the judge, and by name the head's own."""
+def relative_distance(z, classes, num_classes):
+    """Scores embeddings: the squared distance to the nearest class less that to the mean of all, in deviations of the fit."""
+    to_class = Judge(z.shape[1], num_classes).fit([(z, classes)])
+    to_mean = Judge(z.shape[1], 1).fit([(z, torch.zeros_like(classes))])
+
+    def score(embeddings):
+        return to_class.mahalanobis(embeddings).amin(1).square() - to_mean.mahalanobis(embeddings)[:, 0].square()
+
+    usual = score(z)
+    return lambda embeddings: (score(embeddings) - usual.mean()) / usual.std()
+
+
+def with_momatch(run, batches, relative):
+    """Row -> origin -> scores: the judge, its parts, the judge with what else was tried, and by name the head's own."""
     head = run.classifier.head if run.refitted_head is None else run.refitted_head
     found = {}
     for origin, rows in batches.items():
         outputs = run_classifier(run.classifier, rows, stage_names=run.model.stage_names)
-        found.setdefault(("momatch", "judge"), {})[origin] = judge_scores(run.model.judge, outputs)["judge"]
+        by_judge = judge_scores(run.model.judge, outputs)
+        posterior = log_posterior(outputs.log_joint).exp()
+        scores_of = {
+            "judge": by_judge["judge"],
+            "judge: distance alone": by_judge["nearest"],
+            "judge: doubt alone": torch.special.entr(posterior).sum(1),
+            "judge + 0.25 x relative distance of z": by_judge["judge"] + 0.25 * relative(outputs.z),
+        }
+        for name, score in scores_of.items():
+            found.setdefault(("momatch", name), {})[origin] = score
         by_head = outlier_scores(head, outputs)
         for name in ("density", "nearest"):
             if name in by_head:
