@@ -43,8 +43,8 @@ MODELS = {"AAGMM": {"outliers": "none"}, "linear": {"head": "linear", "embedding
 OURS = ("AAGMM", "momatch", "judge")
 #: Images of each kind of far outliers, and most inliers and near outliers.
 COUNT = 2000
-#: Images of CIFAR-10 that are embedded.
-EMBEDDED = {"limit": 6000, "limit_test": 2500}
+#: Images of CIFAR-10 that are embedded, and their size.
+EMBEDDED = {"limit": 6000, "limit_test": 2500, "image_size": 96}
 
 
 def trained(dataset, model, seed, arguments):
