@@ -96,8 +96,8 @@ def test_the_file_says_how_to_read_it(model, exported):
 
 NETWORKS = {
     "kmeans, RGB, wide resnet": {"backbone": "wrn-10-1", "head": "kmeans", "in_channels": 3, "refitted": False},
-    "the same without a judge": {
-        "backbone": "wrn-10-1", "head": "kmeans", "in_channels": 3, "refitted": False, "judged": False,
+    "kmeans, RGB, without a judge": {
+        "backbone": "mlp", "head": "kmeans", "in_channels": 3, "refitted": False, "judged": False,
     },
     "linear, own backbone": {"backbone": "tests.training.networks:tied", "head": "linear", "judged": False},
     "a judge, own backbone without declared stages": {"backbone": "tests.training.networks:tied", "head": "linear"},

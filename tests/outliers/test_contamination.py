@@ -286,7 +286,7 @@ def test_inliers_of_the_upper_component_are_no_outliers():
 
 @pytest.mark.parametrize(("n", "labeled"), [(200, 5), (1000, 20), (1000, 400)])
 def test_a_clean_pool_is_no_evidence(n, labeled):
-    for seed in range(20):
+    for seed in range(10):
         pool, known = scores(n, labeled=labeled, seed=seed)
         fit = two_gaussians(pool, known)
         assert fit is None or fit.evidence(known) < 0.05, seed

@@ -9,7 +9,7 @@ import pytest
 from tests.training.test_fit import assert_same_run
 from tests.training.test_processes import environment
 
-KILLS = 20
+KILLS = 12
 
 
 @pytest.mark.slow
