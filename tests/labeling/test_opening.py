@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from momatch.cli.main import main
+from momatch.data.load import load_dataset
 from momatch.data.report import DataWarning
 from momatch.labeling.answers import Answer
 from momatch.labeling.opening import LabelOptions, open_session
@@ -74,6 +75,15 @@ def test_the_manifest_may_lie_elsewhere(photos, tmp_path):
         assert session.image_path(0).exists()
     assert "photos/" in labels.read_text()
     assert (tmp_path / "mine.classes.txt").read_text().split() == ["blue", "red"]
+
+
+def test_the_manifest_may_lie_behind_a_symbolic_link(photos, tmp_path):
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
+    labels = tmp_path / "link" / "mine.csv"
+    with open_session(options(photos, labels=labels)) as session:
+        assert session.image_path(0).exists()
+    assert load_dataset(labels).num_classes == 2
 
 
 @pytest.mark.parametrize(

@@ -322,8 +322,11 @@ def test_a_file_that_is_gone_or_damaged_can_be_skipped(chromium, photos):
             page.wait_for_selector("figure .gone")
             row = page.locator("figure").get_attribute("data-row")
             assert re.search("gone|cannot be decoded", page.inner_text("figure .gone"))
+            for key in (key_of(page, "red"), "Enter"):
+                page.keyboard.press(key)  # nobody can have seen its class
             page.keyboard.press("s")
             page.wait_for_function("row => document.querySelector('figure').dataset.row !== row", arg=row)
+        assert not any(row["label"] for name, row in labels(photos).items() if name.startswith("unlabeled"))
         assert sum(row["status"] == "skipped" for row in labels(photos).values()) == 2
         context.close()
 

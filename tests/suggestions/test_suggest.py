@@ -178,6 +178,26 @@ def naive_clusters(table, weight, fixed, centers):
     return own
 
 
+def test_centers_of_labelled_rows_stand_amid_their_neighbours(rng):
+    near = neighborhood(rng.normal(size=(200, 3)))
+    labeled = np.array([3, 50, 120])
+    for clusters, count in ((10, 5), (50, 1), (200, 0), (3, 17), (1, 20)):
+        expected = [
+            np.mean([near.table[row], *near.table[near.neighbors[row, :count]]], axis=0) for row in labeled.tolist()
+        ]
+        np.testing.assert_allclose(typical._labeled_centers(near, labeled, clusters=clusters), expected)
+
+
+def test_what_a_label_covers_is_not_asked_for_again(rng):
+    """A label at the edge of a blob covers it: the new centers stay in the others."""
+    x, truth = blobs(rng)
+    center = x[truth == 0].mean(0)
+    edge = np.flatnonzero(truth == 0)[((x[truth == 0] - center) ** 2).sum(1).argmax()]
+    labels = no_labels(x)
+    labels[edge] = 0
+    assert set(truth[suggest(x, labels, n=K - 1).rows].tolist()) == set(range(1, K))
+
+
 def test_labelled_rows_are_centers_that_stay(rng):
     table, weight = rng.normal(size=(60, 3)), rng.random(60)
     fixed, start = table[:4] + 0.01, table[10:13]

@@ -44,7 +44,7 @@ class Existing:
             ValueError: if it is no features file, or was made with other settings.
         """
         spec = read_feature_spec(path)
-        remedy = "choose another name, or replace it (--overwrite)"
+        remedy = "choose another name, or replace it (momatch embed --overwrite)"
         if spec is None:
             raise ValueError(f"out: {path} already exists and is not a features file; {remedy}")
         dataset, unreadable = open_features(spec.dataset, path)

@@ -5,6 +5,7 @@ import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,12 @@ class Paths:
 
     def in_manifest(self, file: str) -> str:
         """The name of an image in the manifest, of which the name in the folder is given."""
-        return os.path.relpath(self.images / file, self.labels.parent)
+        return os.path.normpath(os.path.join(self._way, file))
+
+    @cached_property
+    def _way(self) -> str:
+        # Between where both really are: a way up from behind a symbolic link leads elsewhere.
+        return os.path.relpath(self.images.resolve(), self.labels.parent.resolve())
 
     def commands(self) -> list[str]:
         """What to run next: train, predict and export. They replace earlier results: after more labels they are run again."""

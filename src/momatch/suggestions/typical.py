@@ -1,8 +1,9 @@
 """The most typical rows of clusters that have no label yet (Hacohen et al., "Active Learning on a Budget", 2022).
 
-Labelled rows are centers of clusters and stay where they are. For each row that is asked for there is one more center, moved as
-in k-means: to the mean of the rows that are nearer to it than to any other center, weighted by their need of a label. The
-clusters of most need come first. The most typical row of a cluster is that with the nearest neighbours within it.
+Labelled rows are centers of clusters and stay where they are, at the mean of their neighbourhoods. For each row that is asked
+for there is one more center, moved as in k-means: to the mean of the rows that are nearer to it than to any other center,
+weighted by their need of a label. The clusters of most need come first. The most typical row of a cluster is that with the
+nearest neighbours within it.
 """
 
 import math
@@ -16,6 +17,8 @@ from sklearn.metrics.pairwise import euclidean_distances
 from momatch.data.graph import nearest_neighbors
 from momatch.suggestions.neighborhood import NEIGHBORS, Neighborhood
 
+#: A labelled row stands for so large a share of an average cluster: for as many of its nearest neighbours.
+_STANDS_FOR = 0.25
 #: More clusters than this are too small to have a typical row, and slow to find.
 _MOST_CLUSTERS = 500
 #: The clustering ends after so many rounds, or when a round lowers the sum of squared distances by less than a share of it;
@@ -49,7 +52,8 @@ def most_typical(
         return candidates
     table = neighborhood.table
     new = min(n if clusters is None else clusters, _MOST_CLUSTERS)
-    cluster = _clusters(table[candidates], need[candidates], table[labeled], new, seed)
+    fixed = _labeled_centers(neighborhood, labeled, clusters=new + len(labeled))
+    cluster = _clusters(table[candidates], need[candidates], fixed, new, seed)
     needs = np.bincount(cluster, weights=need[candidates], minlength=new + len(labeled))
     labels = np.repeat([0, 1], [new, len(labeled)])
     waiting: dict[int, list[int]] = {}
@@ -68,6 +72,21 @@ def most_typical(
             labels[neediest] += 1
             is_taken |= neighborhood.is_near(np.array([row]))
     return np.array(chosen, dtype=np.int64)
+
+
+def _labeled_centers(
+    neighborhood: Neighborhood, labeled: Int64[np.ndarray, " m"], *, clusters: int
+) -> Float64[np.ndarray, "m C"]:
+    """Where the centers of labelled rows stay: each at the mean of its row and the nearest neighbours.
+
+    A single row lies twice as far (squared) from its neighbours as their mean does. New centers are means, so at a single row
+    they would take the rows that its label covers, and ask for one of them again.
+    """
+    table = neighborhood.table
+    count = round(_STANDS_FOR * len(table) / clusters)
+    around = neighborhood.neighbors[labeled, :count]
+    center: np.ndarray = (table[labeled] + table[around].sum(1)) / (1 + around.shape[1])
+    return center
 
 
 def _typical_first(neighborhood: Neighborhood, members: Int64[np.ndarray, " m"]) -> list[int]:

@@ -135,7 +135,7 @@ const send = (images) =>
 
 function choose(choice) {
   const image = shown[current];
-  if (!image || isBusy || !isSeen(image)) return;
+  if (!image || isBusy || !counts(image, choice)) return;
   image.choice = choice;
   if (!isGrid) {
     send([image]);
@@ -148,7 +148,7 @@ function choose(choice) {
 }
 
 // Nothing is answered that is not on the page, or that nobody can have seen yet.
-const accept = () => send((isGrid ? shown : shown.slice(0, 1)).filter((image) => image.choice && isSeen(image)));
+const accept = () => send((isGrid ? shown : shown.slice(0, 1)).filter((image) => image.choice && counts(image, image.choice)));
 
 // In the grid an image that is left out counts as skipped, so that others can come.
 function leaveOut() {
@@ -290,11 +290,12 @@ function makeFigure(image, key) {
   return figure;
 }
 
-// Whether a person can see the image, or that there is none.
-function isSeen(image) {
+// Whether an answer counts: a person can see the image. One that cannot be shown can be skipped, but not given a class.
+function counts(image, choice) {
   const figure = [...element("images").children].find((one) => one.dataset.key === `${image.number} ${isGrid}`);
   const picture = figure && figure.querySelector("img");
-  return Boolean(figure) && (!picture || (picture.complete && picture.naturalWidth > 0));
+  if (!figure) return false;
+  return picture ? picture.complete && picture.naturalWidth > 0 : !choice.label;
 }
 
 function caption(image) {
