@@ -84,7 +84,7 @@ def naive(stages, known):
 
 @pytest.mark.parametrize(("features", "pool", "outliers"), [(6, 60, 20), (6, 61, 18), (10, 40, 12)])
 def test_it_is_that_of_a_plain_loop(features, pool, outliers):
-    truth, known = split(per_class=5, pool=pool, outliers=outliers)
+    truth, known = split(per_class=7, pool=pool, outliers=outliers)
     outputs = made(truth, F=features, dtype=torch.float64)
     # So near that the probabilities are not all 0 and 1.
     outputs.stages[truth == -2] += 2.0 - 40.0
@@ -237,6 +237,14 @@ def test_without_two_labels_of_a_class_all_are_inliers(per_class):
     assert torch.equal(judge_pool(made(truth), known), all_ones(len(truth)))
 
 
+def test_few_labels_and_a_small_pool_are_no_evidence():
+    """Clear outliers are found with either more labels or a larger pool."""
+    for per_class, pool, is_evidence in ((6, 90, False), (7, 90, True), (6, 120, True)):
+        truth, known = split(per_class=per_class, pool=pool, outliers=30)
+        probability = judge_pool(made(truth), known)
+        assert bool((probability < 0.5).any()) == is_evidence
+
+
 @pytest.mark.parametrize("per_class", [0, 8])
 def test_without_a_pool_all_are_inliers(per_class):
     truth, known = split(per_class=per_class, pool=0)
@@ -269,7 +277,7 @@ def test_a_class_without_labels_is_taken_for_outliers():
 
 
 @pytest.mark.parametrize("outliers", [0, 10])
-@pytest.mark.parametrize(("features", "per_class"), [(50, 4), (200, 4), (200, 8)])
+@pytest.mark.parametrize(("features", "per_class"), [(50, 7), (200, 7), (200, 8)])
 def test_a_pool_smaller_than_the_number_of_statistics(features, per_class, outliers):
     truth, known = split(per_class=per_class, pool=30, outliers=outliers)
     probability = judge_pool(made(truth, F=features), known)

@@ -24,6 +24,9 @@ _CORE, _TURNS = 0.3, 2
 LIKELY_OUTLIER = 0.5
 #: Share of the pool that counts as ordinary, if it is not likely outliers.
 _ORDINARY = 0.5
+#: Fewer labelled samples, and fewer of the pool, are no evidence of outliers: they may all happen to be ordinary ones, or were
+#: chosen to be, as `momatch suggest` chooses the most typical.
+_FEW_LABELED, _SMALL_POOL = 20, 100
 #: Samples that are judged at once.
 _BATCH = 512
 #: These judges see at most so many statistics and samples of the pool.
@@ -52,7 +55,7 @@ def inspect_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> InspectedPool
     """P(inlier) of each sample, and which samples are ordinary.
 
     Without two labelled samples of a class there is no telling how far samples of a class may be apart: then all are 1, and
-    ordinary.
+    ordinary. All are 1 as well if there are fewer than 20 labelled samples and fewer than 100 others.
 
     Args:
         outputs: of all samples, with stages.
@@ -69,7 +72,8 @@ def inspect_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> InspectedPool
     ranking = rank_pool(outputs, labels)
     by_labeled = two_gaussians(ranking.by_labeled)
     by_core = two_gaussians(ranking.by_core, ranking.left_out)
-    if by_labeled is not None and by_core is not None:
+    is_small = len(classes) < _FEW_LABELED and int(is_pool.sum()) < _SMALL_POOL
+    if by_labeled is not None and by_core is not None and not is_small:
         # What is seen in one ranking alone may be chance.
         found = replace(by_core, gain=0.5 * (by_core.gain + by_labeled.gain))
         probability[is_pool] = 1.0 - found.evidence(ranking.left_out) * (1.0 - found.lower(ranking.by_core))
