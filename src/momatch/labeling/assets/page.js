@@ -10,6 +10,7 @@ const element = (id) => document.getElementById(id);
 let state = null; // what the server says
 let shown = []; // images on the page: {row, name, guess, confidence, known, choice, number}
 let current = 0; // position among them
+const given = new Map(); // row -> what this page answered
 let isGrid = false;
 let isBusy = false; // an answer is on its way to the disk
 let actions = 0; // what a person did so far
@@ -126,6 +127,7 @@ const send = (images) =>
       if (error.status === 409) await refresh();
       throw error;
     }
+    for (const image of images) given.set(image.row, image.choice);
     shown = shown.filter((image) => !images.includes(image));
     current = 0;
     await fill();
@@ -167,6 +169,8 @@ const undo = () =>
     const rest = shown.filter((image) => !rows.has(image.row));
     shown = [];
     add(offers);
+    // Of a whole grid mostly one answer was wrong: the others need not be given again.
+    if (isGrid) for (const image of shown) image.choice = given.get(image.row) ?? image.choice;
     shown = isGrid ? [...shown, ...rest].slice(0, Math.max(GRID, shown.length)) : shown.slice(0, 1);
     current = 0;
     await refresh();
