@@ -74,7 +74,7 @@ def test_the_judge_is_fitted_to_what_the_one_before_trusted(monkeypatch):
     is_pool = known < 0
     trusted, expected = ~is_pool, None
     trusted[is_pool.nonzero().flatten()[:40]] = True
-    inspected = InspectedPool(torch.ones(len(truth), dtype=torch.float64), trusted)
+    inspected = InspectedPool(torch.where(truth == -2, 0.4, 1.0).double(), trusted)
     monkeypatch.setattr(judging, "inspect_pool", lambda *given: inspected)
     for _ in range(3):
         classes = truth.clamp_min(0)[trusted]
@@ -94,6 +94,18 @@ def test_the_judge_is_fitted_to_what_the_one_before_trusted(monkeypatch):
     assert found.components == components
     assert torch.equal(found.p_inlier, expected)
     assert_same(found.judge, judge)
+
+
+def test_what_the_judge_alone_sees_is_no_evidence(monkeypatch):
+    truth, known = split(outliers=40)
+    outputs = made(truth)
+    trusted = (known >= 0) | (torch.arange(len(truth)) % 2 == 0)
+    inspected = InspectedPool(torch.ones(len(truth), dtype=torch.float64), trusted)
+    monkeypatch.setattr(judging, "inspect_pool", lambda *given: inspected)
+    found = fit_judge(outputs, known, cutoff=0.95)
+    assert found.components is None
+    assert (found.p_inlier == 1).all()
+    assert int(found.judge.count) == len(truth)
 
 
 def test_what_the_classifier_is_unsure_of_is_left_out():

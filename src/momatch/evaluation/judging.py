@@ -1,9 +1,9 @@
 """Fit the judge of outliers to a classifier's outputs, and score by it (docs/method.md, "The judge").
 
 A pool may hold outliers, which a classifier labels with confidence. So the judge is first fitted to the labelled samples and
-the pool's most ordinary ones (`inspect_pool`). If its distances show outliers in the pool, it is fitted again to the
-confidently predicted samples that look like inliers; if not, to all that are confidently predicted. Of a pool that is too small
-for such distances, the first look at it decides.
+the pool's most ordinary ones (`inspect_pool`). If the first look at the pool and this judge's distances both show outliers, it
+is fitted again to the confidently predicted samples that look like inliers; if not, to all that are confidently predicted. Of a
+pool that is too small for such distances, the first look at it decides.
 """
 
 from collections.abc import Sequence
@@ -79,10 +79,12 @@ def fit_judge(
         is_likely = inspected.p_inlier < LIKELY_OUTLIER
         trusted = inspected.p_inlier >= (_TRUSTED if is_likely.any() else 0.0)
         return JudgedPool(confident.fit(trusted), inspected.p_inlier, None)
-    found = _tell_outliers(confident, inspected.is_ordinary, is_pool)
-    if found is not None:
-        return found
     usable = ~is_pool | outputs.stages.isfinite().all(1).cpu()
+    # What the judge alone sees may be chance: of a clean pool of digits it took up to half for outliers.
+    if bool((inspected.p_inlier[usable] < LIKELY_OUTLIER).any()):
+        found = _tell_outliers(confident, inspected.is_ordinary, is_pool)
+        if found is not None:
+            return found
     return JudgedPool(confident.fit(usable), usable.double(), None)
 
 
