@@ -130,6 +130,27 @@ def test_a_state_of_another_stream_is_refused():
         make_stream().load_state_dict({**state, "step": -1})
 
 
+@pytest.mark.parametrize("budget", [None, 0])
+def test_batches_from_a_part_of_the_pool(budget):
+    """Also where the next batch has been loaded already."""
+    stream, whole = make_stream(device_budget=budget), make_stream()
+    take(stream, 3), take(whole, 3)
+    some = torch.arange(5, POOL, 3)
+    stream.draw_among(some)
+    for of_some, of_all in zip(take(stream, 4), take(whole, 4), strict=True):
+        assert torch.isin(of_some.unlabeled_indices, some).all()
+        assert torch.equal(of_some.unlabeled, POOL_IMAGES[of_some.unlabeled_indices])
+        assert torch.equal(of_some.labeled, of_all.labeled)
+    # What is drawn depends on the step and the part alone, not on when it was chosen.
+    other = make_stream(device_budget=budget)
+    other.load_state_dict(stream.state_dict())
+    other.draw_among(some)
+    assert_same(next(other), next(stream))
+    stream.draw_among(torch.arange(POOL))
+    next(whole)
+    assert_same(next(stream), next(whole))
+
+
 @pytest.mark.parametrize("world_size", [2, 4, 8])
 def test_ranks_hold_the_single_process_batch_in_order(world_size):
     ranks = [make_stream(rank=rank, world_size=world_size) for rank in range(world_size)]

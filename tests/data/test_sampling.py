@@ -74,6 +74,20 @@ def test_empty_batches_need_no_samples():
         sampler(0, 4)
 
 
+def test_of_some_positions_each_is_drawn_once_an_epoch():
+    chosen, whole = torch.tensor([3, 4, 8, 20, 21, 39]), sampler(40, 8)
+    some = whole.among(chosen)
+    epochs = sequence(some, 6).view(-1, len(chosen))
+    assert (epochs.sort(1).values == chosen).all()
+    # In the order of a set of that size; and the sampler itself goes on as before.
+    assert torch.equal(sequence(some, 6), chosen[sequence(sampler(6, 8), 6)])
+    assert torch.equal(sequence(whole, 6), sequence(sampler(40, 8), 6))
+    parts = [sampler(40, 8, rank=rank, world_size=2).among(chosen).positions(5) for rank in range(2)]
+    assert torch.equal(torch.cat(parts), some.positions(5))
+    with pytest.raises(ValueError, match="chosen: got no positions, expected at least one"):
+        whole.among(chosen[:0])
+
+
 def test_bad_shards_are_refused():
     with pytest.raises(ValueError, match="batch_size: got 64 for 3 processes, expected a multiple of 3, such as 66"):
         sampler(10, 64, world_size=3)

@@ -261,6 +261,27 @@ def test_flexmatch_counts_are_those_of_the_memory(data, K, pool, warmup):
         torch.testing.assert_close(policy.beta, torch.tensor(recount[:-1]) / largest)
 
 
+def test_flexmatch_forgets_what_is_not_drawn():
+    """As a pool of the others alone, which have not been seen yet where they were left out before."""
+    generator, pool = torch.Generator().manual_seed(0), 12
+    policy, naive = FlexMatchPolicy(3, pool), NaiveFlexMatch(3, pool)
+    for drawn in (range(pool), range(2, 9), range(5, pool)):
+        policy.draw_among(torch.tensor([index in drawn for index in range(pool)]))
+        naive.memory = {index: c for index, c in naive.memory.items() if index in drawn}
+        naive.pool = len(drawn)
+        for _ in range(3):
+            indices = torch.randint(drawn.start, drawn.stop, (4,), generator=generator)
+            posterior = (4.0 * torch.randn(4, 3, generator=generator)).softmax(1)
+            posterior[0] = torch.tensor([0.98, 0.01, 0.01])
+            # Of the step before, as the policy has it; a change of the pool tells from the next step on.
+            policy(posterior, indices)
+            naive.step(posterior.tolist(), indices.tolist(), [True] * 4)
+            assert policy.counts.tolist() == naive.counts()
+            torch.testing.assert_close(policy.beta, torch.tensor(naive.beta()))
+    with pytest.raises(ValueError, match=r"is_drawn: got shape \(3,\), expected \(12,\)"):
+        policy.draw_among(torch.ones(3, dtype=torch.bool))
+
+
 def test_flexmatch_masks_with_the_beta_of_the_steps_before():
     policy = FlexMatchPolicy(2, 4)
     sure, unsure = [0.99, 0.01], [0.55, 0.45]

@@ -182,6 +182,38 @@ def test_pseudo_labels_of_outliers_are_logged_and_fewer(tmp_path):
     assert weights[:160].mean() > 0.9
 
 
+def test_likely_outliers_are_not_drawn_and_the_metrics_are_of_the_whole_pool(tmp_path):
+    settings = config(tmp_path / "run", outliers="auto", algorithm="flexmatch", **WITH_NOISE).resolved()
+    training = build_training(settings, torch.device("cpu"), dataset=far_dataset())
+    step, noise = training.step, training.data.truth.is_outlier
+    weights = step.objective.inlier_probability
+    # Found: all noise but three, and two that are none.
+    weights[noise] = 0.1
+    weights[noise.nonzero()[:3]] = 0.6
+    weights[(~noise).nonzero()[:2]] = 0.4
+    training.leave_out_outliers()
+    found = weights < 0.5
+    drawn = []
+    for number in range(20):
+        batch = next(training.stream)
+        drawn.append(batch.unlabeled_indices)
+        step(batch, lr=0.0, progress=number / 20)
+    assert not found[torch.cat(drawn)].any()
+    metrics = step.interval_metrics()
+    assert metrics["outlier_share"] == pytest.approx(float(found.float().mean()), rel=1e-5)
+    assert metrics["true_outlier_share"] == pytest.approx(float(noise.float().mean()), rel=0.05)
+    assert metrics["outlier_precision"] == pytest.approx(float(noise[found].float().mean()), rel=1e-5)
+    assert metrics["outlier_recall"] == pytest.approx(float(found[noise].float().mean()), rel=0.05)
+    # Of three of all, each by its P(inlier).
+    assert metrics["outliers_pseudo_labeled"] < 0.65 * 3 / float(noise.sum())
+    assert int(step.objective.algorithm.policy.counts.sum()) == int((~found).sum())
+    # Nothing would be left to draw.
+    weights.fill_(0.2)
+    training.leave_out_outliers()
+    assert found[next(training.stream).unlabeled_indices].any()
+    assert step.interval_metrics()["outlier_share"] is None
+
+
 def test_without_known_outliers_nothing_about_them_is_logged(tmp_path):
     run = fit(config(tmp_path / "run", outliers="auto", steps=3), small_pool())
     assert all(not line.keys() & set(OF_OUTLIERS) for line in run.metrics())

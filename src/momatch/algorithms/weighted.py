@@ -1,7 +1,7 @@
 """Shared by FixMatch, FlexMatch, FreeMatch and SoftMatch: the strong view learns the weak one's prediction by a weight."""
 
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from momatch.algorithms.algorithm import Algorithm, Guess, Outputs, Targets
@@ -31,6 +31,10 @@ class WeightedPseudoLabels(Algorithm):
         """The pseudo-label loss."""
         sample_losses = F.cross_entropy(outputs["strong"].log_joint, pseudo.target, reduction="none")
         return {"unlabeled_loss": self.unlabeled_weight * (pseudo.weight * sample_losses).mean()}
+
+    def draw_among(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
+        """As the policy does."""
+        self.policy.draw_among(is_drawn)
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"] | None:
         """Those of the policy."""

@@ -76,13 +76,13 @@ class ResidentRows:
     """
 
     def __init__(self, rows: Rows, sampler: EpochSampler) -> None:
-        self._sampler = sampler
+        self.sampler = sampler
         on_host = sampler.device.type == "cpu"
         self._gather = rows.gather if on_host else partial(torch.index_select, rows.to_device(sampler.device), 0)
 
     def get(self, step: int) -> tuple[RowTensor, Int64[Tensor, " n"]]:
         """Rows and positions of `step`."""
-        positions = self._sampler.positions(step)
+        positions = self.sampler.positions(step)
         return self._gather(positions), positions
 
 
@@ -96,27 +96,32 @@ class StreamedRows:
     """
 
     def __init__(self, rows: Rows, sampler: EpochSampler, device: torch.device) -> None:
-        self._rows, self._sampler, self._device = rows, sampler, device
+        self._rows, self._device = rows, device
+        self.sampler = sampler
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="momatch-batches")
-        self._ahead: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
+        #: Step and sampler of the batch that is being loaded, and the batch.
+        self._ahead: tuple[int, EpochSampler, Future[tuple[Tensor, Tensor]]] | None = None
 
     def get(self, step: int) -> tuple[RowTensor, Int64[Tensor, " n"]]:
         """Rows and positions of `step`; starts to prefetch the next step."""
-        if self._ahead is None or self._ahead[0] != step:
-            self._ahead = step, self._worker.submit(self._load, step)
-        rows, positions = self._ahead[1].result()
+        if self._ahead is None or self._ahead[:2] != (step, self.sampler):
+            self._ahead = self._start(step)
+        rows, positions = self._ahead[2].result()
         if self._copies is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_stream(self._copies)  # Before the next copy is queued, so that the step does not wait for it.
             # The memory belongs to the copying stream; without this it could be reused while a step reads it.
             rows.record_stream(current)
             positions.record_stream(current)
-        self._ahead = step + 1, self._worker.submit(self._load, step + 1)
+        self._ahead = self._start(step + 1)
         return rows, positions
 
-    def _load(self, step: int) -> tuple[Tensor, Tensor]:
-        positions = self._sampler.positions(step)
+    def _start(self, step: int) -> tuple[int, EpochSampler, Future[tuple[Tensor, Tensor]]]:
+        return step, self.sampler, self._worker.submit(self._load, self.sampler, step)
+
+    def _load(self, sampler: EpochSampler, step: int) -> tuple[Tensor, Tensor]:
+        positions = sampler.positions(step)
         if self._copies is None:
             return self._rows.gather(positions).to(self._device), positions.to(self._device)
         with torch.cuda.stream(self._copies):  # Also makes the device current in this thread.
@@ -183,6 +188,7 @@ class BatchStream:
         self._sharding = {"seed": seed, "rank": rank, "world_size": world_size}
         self._labeled = self._place(labeled, labeled_batch_size, Purpose.LABELED_BATCHES)
         self._unlabeled = self._place(unlabeled, unlabeled_batch_size, Purpose.UNLABELED_BATCHES)
+        self._whole_pool = self._unlabeled.sampler
         self._labels = labels.to(self._device)
         self._identity = {
             "seed": seed,
@@ -193,6 +199,17 @@ class BatchStream:
             "selection_crc32": _crc32(labeled.index, labels, unlabeled.index),
         }
         self.step = 0
+
+    def draw_among(self, positions: Int64[Tensor, " k"]) -> None:
+        """Draw unlabelled batches only from these positions of the pool, until the next call.
+
+        Batches then depend on (seed, step, positions). It is not part of the state: call it again after `load_state_dict`.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        is_all = len(positions) == self._whole_pool.size
+        self._unlabeled.sampler = self._whole_pool if is_all else self._whole_pool.among(positions)
 
     def batch(self, step: int) -> Batch:
         """The batch of any step, without advancing the stream."""

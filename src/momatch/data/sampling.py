@@ -11,6 +11,7 @@ epoch each sample has been seen equally often, even if a batch is larger than th
 ``(s + 1) * batch_size`` of that sequence, split into equal consecutive parts for the processes.
 """
 
+import copy
 from enum import IntEnum
 
 import numpy as np
@@ -121,19 +122,34 @@ class EpochSampler:
         self._part = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
         self._epochs = max(1, BLOCK_ENTRIES // max(1, size))
         self._cache: tuple[int, Tensor] | None = None
+        self._chosen: Tensor | None = None
+
+    def among(self, chosen: Int64[Tensor, " k"]) -> "EpochSampler":
+        """The same sampler over some of its positions.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        if len(chosen) == 0:
+            raise ValueError("chosen: got no positions, expected at least one to draw from")
+        fresh = copy.copy(self)
+        fresh.size, fresh._chosen, fresh._cache = len(chosen), chosen.to(self.device), None
+        fresh._epochs = max(1, BLOCK_ENTRIES // fresh.size)
+        return fresh
 
     def positions(self, step: int) -> Int64[Tensor, " n"]:
-        """This process's part of the batch of `step`: positions in ``range(size)``, as a new tensor."""
+        """This process's part of the batch of `step`: positions in ``range(size)``, or of those chosen, as a new tensor."""
         start, stop = step * self.batch_size + self._part.start, step * self.batch_size + self._part.stop
         if start == stop:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         length = self._epochs * self.size
-        return torch.cat(
+        drawn = torch.cat(
             [
                 self._block(number)[max(0, start - number * length) : stop - number * length]
                 for number in range(start // length, (stop - 1) // length + 1)
             ]
         )
+        return drawn if self._chosen is None else self._chosen[drawn]
 
     def _block(self, number: int) -> Int64[Tensor, " entries"]:
         """Entries ``number * length`` to ``(number + 1) * length`` of the endless sequence."""

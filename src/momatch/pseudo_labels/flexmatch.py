@@ -56,6 +56,19 @@ class FlexMatchPolicy(Policy):
         self._remember(indices.long(), labels, (confidence >= self.cutoff) & (keep > 0))
         return weight
 
+    @torch.no_grad()
+    def draw_among(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
+        """Forget the others: as samples that never get a pseudo-label they would keep the cutoffs low for ever.
+
+        Raises:
+            ValueError: if there is not one value for each sample of the pool.
+        """
+        if is_drawn.shape != (self.num_samples,):
+            raise ValueError(f"is_drawn: got shape {tuple(is_drawn.shape)}, expected ({self.num_samples},)")
+        self.selected.masked_fill_(~is_drawn, -1)
+        memory = torch.where(self.selected < 0, self.num_classes, self.selected)[is_drawn]
+        self.counts.copy_(torch.bincount(memory, minlength=self.num_classes + 1))
+
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
         """Minimum confidence of a pseudo-label in the next step, by class."""
         return self.cutoff * (self.beta / (2.0 - self.beta))

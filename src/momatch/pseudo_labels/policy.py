@@ -31,6 +31,9 @@ class Policy(nn.Module):
         """
         raise TypeError(f"{type(self).__name__}: a policy must define forward(posterior, indices, exclude)")
 
+    def draw_among(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
+        """From now on samples are drawn from these alone; the others are to leave no trace in the state."""
+
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:
         """Minimum confidence of a pseudo-label, by class."""
         raise TypeError(f"{type(self).__name__}: a policy must define thresholds(num_classes)")

@@ -174,10 +174,11 @@ def weighing_steps(config: TrainConfig, pool_size: int, *, stages_change: bool =
 
 
 def weigh_pool(training: Training) -> None:
-    """Judge the whole pool by the averaged model's stages, and weight its samples by their P(inlier)."""
+    """Judge the whole pool by the averaged model's stages: samples count by their P(inlier), likely outliers are left out."""
     weights = training.step.objective.inlier_probability
     assert weights is not None, "outliers is auto"
     # Labelled images in the pool are inliers, and keep their weight of 1.
     found = run_on_pool(training, training.input.stage_names(training.step.average.classifier))
     p_inlier = judge_pool(found.outputs, found.labels)[found.labels == UNLABELED]
     weights[found.positions.to(weights.device)] = p_inlier.to(weights)
+    training.leave_out_outliers()

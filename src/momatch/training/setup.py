@@ -13,6 +13,7 @@ from momatch.data.batches import BatchStream
 from momatch.data.contaminate import HeldOut
 from momatch.data.dataset import NO_CLASS, UNLABELED, Dataset, Examples
 from momatch.data.splits import SemiSupervised
+from momatch.evaluation.pool_judging import LIKELY_OUTLIER
 from momatch.models.classifier import Classifier
 from momatch.models.spec import ModelSpec
 from momatch.training.average import AveragedModel
@@ -53,6 +54,21 @@ class Training:
     def model(self) -> Classifier:
         """The model to save: the averaged model, taking raw images."""
         return self.input.saved(self.step.average.classifier)
+
+    def leave_out_outliers(self) -> None:
+        """Draw no batches from the pool's likely outliers, by the weights that the objective has; for `outliers = "auto"`.
+
+        An outlier without a pseudo-label would still count in the statistics of batch norm and in the constraint, keep
+        FlexMatch's cutoffs low, and take the place of an inlier. If all are likely outliers, all are drawn.
+        """
+        weights = self.step.objective.inlier_probability
+        if weights is None:
+            return
+        is_drawn = weights >= LIKELY_OUTLIER
+        is_drawn |= ~is_drawn.any()
+        self.stream.draw_among(is_drawn.nonzero().flatten())
+        self.step.objective.algorithm.draw_among(is_drawn)
+        self.step.count_left_out(~is_drawn)
 
     @cached_property
     def data_digest(self) -> str:

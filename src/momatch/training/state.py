@@ -85,6 +85,7 @@ def restore(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[st
                 )
             target.copy_(tensors[name])
     training.stream.load_state_dict(facts["stream"])
+    training.leave_out_outliers()
     if facts["scaler"]:
         step.scaler.load_state_dict(facts["scaler"])
     return History(**facts["history"])

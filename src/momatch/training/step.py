@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -19,6 +19,7 @@ from momatch.algorithms import Mixing
 from momatch.augment import View
 from momatch.augment.draws import below, draw
 from momatch.data.batches import Batch
+from momatch.data.dataset import NO_CLASS
 from momatch.models.classifier import Classifier
 from momatch.training.average import AveragedModel
 from momatch.training.guard import Guard
@@ -108,6 +109,7 @@ class TrainStep:
         self._terms = tuple(name for name in objective.algorithm.terms if name not in METRICS)
         self.metrics = torch.zeros(len(METRICS) + len(self._terms), device=self.device)
         self.last_metrics: dict[str, Tensor] = {}
+        self._left_out: dict[str, Tensor] | None = None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.precision == "float16")
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._check_forward()
@@ -152,6 +154,12 @@ class TrainStep:
             means["outlier_recall"] = sums["found_outliers"] / sums["true_outliers"]
             means["outliers_pseudo_labeled"] = sums["outlier_weight"] / sums["true_outliers"]
         return {**means, "skipped_steps": sums["skipped_steps"]}
+
+    def count_left_out(self, is_left_out: Bool[Tensor, " N_u"]) -> None:
+        """Metrics stay those of the whole pool where batches are drawn from a part: the rest are outliers without a weight."""
+        true = (is_left_out & (self.truth == NO_CLASS)).float().mean()
+        found = is_left_out.float().mean()
+        self._left_out = {"outlier_share": found, "true_outliers": true, "found_outliers": true}
 
     def longest_skip(self) -> int:
         """Longest run of consecutive skipped steps since the last call, read from the device."""
@@ -327,7 +335,11 @@ class TrainStep:
     @torch.no_grad()
     def _update(self, step: int, losses: Losses) -> None:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        metrics = torch.stack([losses.total.detach(), *losses.parts.values(), *losses.means.values()])
+        means = losses.means
+        if self._left_out is not None:
+            drawn = 1.0 - self._left_out["outlier_share"]
+            means = {name: drawn * value + self._left_out.get(name, 0.0) for name, value in means.items()}
+        metrics = torch.stack([losses.total.detach(), *losses.parts.values(), *means.values()])
         self.processes.average_([*gradients, *self._statistics, metrics])
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
