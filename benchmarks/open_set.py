@@ -2,6 +2,7 @@
 
     python benchmarks/open_set.py digits --data-dir DIR
     python benchmarks/open_set.py cifar10 --data-dir DIR
+    python benchmarks/open_set.py digits --data-dir DIR --rules "AAGMM, auto" --keep    # the other rows stand as recorded
 
 The last four classes are unknown. A share of the pool is junk: images of the unknown classes (near) or of Fashion-MNIST (far).
 Every rule trains on the same pools. Recorded: test accuracy on the known classes; the share of the pool's junk that has a
@@ -10,12 +11,13 @@ classes and new junk. Runs lie in --out and are kept.
 """
 
 import argparse
+import json
 import time
 from pathlib import Path
 
 import torch
 
-from _record import HERE, spread, write_result
+from _record import HERE, RESULTS, spread, write_result
 from momatch import TrainConfig, fit
 from momatch.data.dataset import Dataset, Split
 from momatch.embedding import EmbedOptions, embed
@@ -143,12 +145,24 @@ def measure(rule, pool, seed, arguments, data):
     return found
 
 
+def recorded(name):
+    """(rule, pool) -> seed -> figures of the present record, and its commit."""
+    record = json.loads((RESULTS / f"open-set-{name}.json").read_text())
+    found = {}
+    for key, by_seed in record["details"].items():
+        rule, _, pool = key.partition(" | ")
+        kind, share = pool.split()
+        found[rule, (kind, float(share))] = by_seed
+    return found, record["environment"]["commit"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=list(DATASETS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[5, 6, 7, 8, 9])
     parser.add_argument("--pools", nargs="*", default=[f"{kind}:{share}" for kind, share in POOLS])
     parser.add_argument("--rules", nargs="*", default=list(RULES))
+    parser.add_argument("--keep", action="store_true", help="keep rows of the present record that are not made again")
     parser.add_argument("--data-dir")
     parser.add_argument("--notes", default="")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -164,8 +178,15 @@ def main():
                     continue  # linear FlexMatch has no rule either
                 values = measure(rule, pool, seed, arguments, data)
                 found.setdefault((rule, pool), {})[seed] = values
+    notes = arguments.notes
+    if arguments.keep:
+        earlier, commit = recorded(arguments.dataset)
+        again, found = found, earlier | found
+        notes += (
+            f" Rows of other rules and pools than {', '.join(sorted({rule for rule, _ in again}))}: commit {commit}."
+        )
     rows = []
-    for (rule, (kind, share)), by_seed in sorted(found.items(), key=lambda item: pools.index(item[0][1])):
+    for (rule, (kind, share)), by_seed in sorted(found.items(), key=_place):
         figures = {
             key: [values[key] for values in by_seed.values() if values[key] is not None]
             for key in next(iter(by_seed.values()))
@@ -180,10 +201,16 @@ def main():
         "junk: training images of the other four classes; far junk: Fashion-MNIST's. Where the near junk is too little for "
         "its share, known images are left out of the pool. Junk pseudo-labelled: its mean pseudo-label weight in the last log "
         "interval. Judged outliers: share of the pool that the rule takes for outliers there. AUROC: of the judge, between "
-        f"test images of known classes and new junk of each kind. {arguments.notes}"
+        f"test images of known classes and new junk of each kind. {notes}"
     )
     details = {f"{rule} | {kind} {share}": by_seed for (rule, (kind, share)), by_seed in found.items()}
     write_result(f"open-set-{arguments.dataset}", rows, notes, details=details)
+
+
+def _place(item):
+    """Pools, then rules, in the order of their lists."""
+    (rule, pool), _ = item
+    return POOLS.index(pool), list(RULES).index(rule)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import subprocess
@@ -177,6 +178,11 @@ def test_api_page_lists_every_public_name_once():
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", (DOCS / "api.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     listed = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
     assert sorted(listed) == sorted(momatch.__all__)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").rglob("*.json")), ids=lambda path: path.name)
+def test_records_can_be_read(path):
+    assert json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_every_benchmark_and_record_is_listed():
