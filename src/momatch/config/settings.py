@@ -219,8 +219,9 @@ class LossSettings(_Settings):
         contrast_weight: weight of the loss of similarities (comatch, simmatch, simmatchv2).
         fairness_weight: weight of freematch's fairness loss.
         outliers: what to do about outliers in the pool. "auto" weights each pseudo-label by P(inlier), from comparing the pool
-            with the labelled images, and leaves out likely outliers. The others are thresholds above which a sample gets no pseudo-label: a percentile of the
-            labelled samples' scores (fixed, or rising during training if "annealed") or a chi-square quantile.
+            with the labelled images, and leaves out likely outliers. The others are thresholds above which a sample gets no
+            pseudo-label: a percentile of the labelled samples' scores (fixed, or rising during training if "annealed") or a
+            chi-square quantile.
         outlier_score: score compared with the threshold: Mahalanobis distance to the nearest center, to the predicted class's
             or to the farthest, or negative log density. "auto": nearest; density (energy) for the linear head.
         outlier_percentile: percentile for --outliers percentile; the starting percentile for annealed, which ends at 100.
