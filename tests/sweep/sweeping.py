@@ -19,6 +19,7 @@ image_size = 8
 labeled_batch_size = 4
 unlabeled_batch_size = 4
 steps = 2
+judge = "head"
 
 [rows]
 "a" = { head = "aagmm" }

@@ -52,6 +52,7 @@ def test_layers_and_settings(tmp_path):
     assert (config.steps, config.lr, config.cutoff, config.seed) == (2, 0.3, 0.9, 5)
     assert (config.data_dir, config.progress, config.resume) == ("d", False, False)
     assert job.settings == {
+        "judge": "head",
         "image_size": 8,
         "labels_per_class": 4,
         "moment_order": 0,

@@ -39,6 +39,8 @@ def config(folder, **settings):
         checkpoint_interval=4,
         progress=False,
         device="cpu",
+        # Tests of the judge ask for it: it takes longer than these steps.
+        judge="head",
         run_dir=str(folder),
     )
     return replace(quick, **settings)
@@ -221,6 +223,7 @@ def test_training_outside_the_main_thread_leaves_signals_alone(tmp_path, whole):
 
 
 SETTINGS = {
+    "a judge": {"judge": "stages"},
     "outliers judged by a refitted head": {"outliers": "percentile", "outlier_refit_interval": 5},
     "freematch": {"algorithm": "freematch"},
     "softmatch": {"algorithm": "softmatch", "optimizer": "adamw", "lr": 0.002},

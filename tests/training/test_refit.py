@@ -11,8 +11,7 @@ from momatch.outliers.contamination import TwoGaussians
 from momatch.training.fit import fit
 from momatch.training.refit import Judged, PoolOutputs
 from tests.evaluation.made_up_outputs import F, K, made, split
-from tests.training.test_fit import config
-from tests.training.test_weighing import WITH_NOISE, far_dataset
+from tests.training.test_weighing import WITH_NOISE, config, far_dataset
 
 COMPONENTS = TwoGaussians(means=(0.0, 1.0), variances=(1.0, 1.0), upper_share=0.5, log_likelihood=0.0, gain=1.0)
 

@@ -18,12 +18,17 @@ from momatch.training.refit import MOST_WEIGHINGS, weigh_pool, weighing_steps
 from momatch.training.setup import build_training
 from momatch.training.state import History, collect, restore
 from tests.embedding.setting import small_options
-from tests.training.test_fit import StopAt, assert_same_run, config, metrics_of
+from tests.training import test_fit
+from tests.training.test_fit import StopAt, assert_same_run, metrics_of
 from tests.training.test_inlier_objective import OF_OUTLIERS
 
 #: For `far_dataset`.
 WITH_NOISE = {"held_out_classes": "noise", "held_out_in_pool": True, "labels_per_class": 12}
 WEIGHTS = "objective.inlier_probability"
+
+
+def config(folder, **settings):
+    return test_fit.config(folder, **{"judge": "stages", **settings})
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from momatch.estimator.scaling import Scaling
 from momatch.estimator.settings import Settings
 from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import confident_samples, refit_head
-from momatch.evaluation.judging import fit_judge
+from momatch.evaluation.judging import fit_judge, likely_inliers
 from momatch.evidence import Blend, Evidence, RowEvidence, gather_evidence
 from momatch.heads import log_posterior
 from momatch.models.classifier import Classifier
@@ -107,7 +107,10 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     of_held_out = _outputs(classifier, scaling(held_out), names)
     judge = None
     if names is not None:
-        judge = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names).judge
+        found = fit_judge(outputs, labels, cutoff=settings.loss.cutoff, stage_names=names)
+        judge = found.judge
+        if source == "unlabeled":
+            of_held_out = of_held_out.select(likely_inliers(found, of_held_out))
     # Each distinct sample counts once, as in calibration.
     positions, classes = confident_samples(outputs, labels, cutoff=settings.loss.cutoff)
     refitted = refit_head(classifier.head, outputs.z[positions], classes)
