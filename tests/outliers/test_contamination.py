@@ -350,6 +350,41 @@ def test_evidence_grows_with_gain_and_distance(changed, evidence):
     assert TwoGaussians(**facts | changed).evidence(labeled) == pytest.approx(evidence, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("upper", "gain", "apart", "evidence", "sure"),
+    [
+        (0, 0.2, 3.0, 1.0, 1.0),
+        # Two of 40 labelled samples are in the upper component, four, six, eight.
+        (2, 0.2, 3.0, 1.0, 1.0),
+        (4, 0.2, 3.0, 1.0, 1 / 3),
+        (6, 0.06, 3.0, 1 / 8, 0.0),
+        (6, 0.10, 3.0, 0.5, 0.0),
+        (8, 0.06, 3.0, 0.0, 0.0),
+        (8, 0.2, 3.0, 1.0, 0.0),
+        # Few outliers gain little; then they must be far away.
+        (0, 0.06, 3.0, 1.0, 0.0),
+        (0, 0.06, 3.5, 1.0, 0.5),
+        (0, 0.06, 4.0, 1.0, 1.0),
+        (0, 0.02, 4.0, 0.0, 0.0),
+    ],
+)
+def test_labelled_samples_in_the_lower_component_or_a_large_gain_are_asked_for(upper, gain, apart, evidence, sure):
+    fit = TwoGaussians((0.0, apart), (1e-4, 1.9999), upper_share=0.6, log_likelihood=0.0, gain=gain)
+    labeled = torch.tensor([apart] * upper + [-1.0] * (40 - upper))
+    assert fit.evidence(labeled) == pytest.approx(evidence, abs=1e-3)
+    assert fit.evidence(labeled, sure=True) == pytest.approx(sure, abs=1e-3)
+
+
+def test_every_class_has_the_same_say():
+    """All of a class with two labels are in the upper component: 10 % of the labelled samples, half of the classes."""
+    fit = TwoGaussians((0.0, 10.0), (1.0, 1.0), upper_share=0.5, log_likelihood=0.0, gain=0.07)
+    labeled, classes = torch.tensor([-1.0] * 18 + [10.0] * 2), torch.tensor([0] * 18 + [1] * 2)
+    assert fit.evidence(labeled) == pytest.approx(0.75)
+    assert fit.evidence(labeled, classes=classes) == 0
+    damaged = torch.cat([labeled, torch.tensor([torch.nan])]), torch.cat([classes, torch.tensor([2])])
+    assert fit.evidence(damaged[0], classes=damaged[1]) == 0
+
+
 def test_evidence_falls_with_the_share_of_inliers_in_the_upper_component():
     fit = TwoGaussians((0.0, 10.0), (1.0, 1.0), upper_share=0.6, log_likelihood=0.0, gain=1.0)
     evidence = []
@@ -410,7 +445,7 @@ def test_one_kind_after_the_other_as_by_hand():
     rest, expected = pool, None
     for _ in range(3):
         fit = two_gaussians(rest, known)
-        if fit.evidence(known) < 0.5:
+        if fit.evidence(known, sure=True) < 0.5:
             break
         expected, rest = fit, rest[fit.lower(rest) >= 0.5]
     assert inlier_component(pool, known) == expected

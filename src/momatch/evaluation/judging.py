@@ -82,21 +82,21 @@ def fit_judge(
     usable = ~is_pool | outputs.stages.isfinite().all(1).cpu()
     # What the judge alone sees may be chance: of a clean pool of digits it took up to half for outliers.
     if bool((inspected.p_inlier[usable] < LIKELY_OUTLIER).any()):
-        found = _tell_outliers(confident, inspected.is_ordinary, is_pool)
+        found = _tell_outliers(confident, inspected.is_ordinary, labels.cpu())
         if found is not None:
             return found
     return JudgedPool(confident.fit(usable), usable.double(), None)
 
 
 def _tell_outliers(
-    confident: "_Confident", is_ordinary: Bool[Tensor, " n"], is_pool: Bool[Tensor, " n"]
+    confident: "_Confident", is_ordinary: Bool[Tensor, " n"], labels: Int64[Tensor, " n"]
 ) -> JudgedPool | None:
     """The judge of a pool with outliers; None if it has no evidence of any."""
-    found, trusted = None, is_ordinary
+    found, trusted, is_pool = None, is_ordinary, labels < 0
     for _ in range(_TURNS + 1):
         judge = confident.fit(trusted)
         distance = confident.log_distance(judge, trusted)
-        components = inlier_component(distance[is_pool], distance[~is_pool])
+        components = inlier_component(distance[is_pool], distance[~is_pool], labels[~is_pool])
         if components is None:
             return None
         p_inlier = torch.where(is_pool, components.lower(distance), 1.0)

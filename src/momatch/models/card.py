@@ -223,7 +223,10 @@ def _p_value_limits(model: "SavedModel") -> Iterator[str]:
     if "test images" in calibration.source:
         yield "- p-values are calibrated on the test images (without labels): do not measure false positives on them."
     else:
-        yield "- Calibration images come from the unlabelled pool. Outliers among them raise p-values, so fewer are found."
+        yield (
+            "- Calibration images come from the unlabelled pool. Outliers among them that were not recognised raise p-values, so "
+            "fewer are found; ordinary images that were taken for outliers lower them, so more are flagged than alpha says."
+        )
 
 
 def _table(head: Sequence[str], rows: "Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]") -> Iterator[str]:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 #: Fewer labelled or pool samples than this say nothing.
@@ -95,19 +95,29 @@ class TwoGaussians:
         in_lower = max(float(self.lower(labeled).mean()), _TOLERANCE)
         return max(1.0 - (1.0 - self.upper_share) / in_lower, 0.0)
 
-    def evidence(self, labeled: Float[Tensor, " m"], *, sure: bool = False) -> float:
+    def evidence(
+        self, labeled: Float[Tensor, " m"], *, classes: Integer[Tensor, " m"] | None = None, sure: bool = False
+    ) -> float:
         """From 0 to 1: how sure it is that the upper component is outliers.
 
         Args:
             labeled: as for `outlier_share`.
+            classes: of the labelled samples: then all classes have the same say in how many of them are in the lower component,
+                because a class with few labels may look like outliers as a whole. None if each sample has.
             sure: ask for more, where taking inliers for outliers does more harm than the other way round.
         """
-        labeled = labeled[labeled.isfinite()]
+        is_finite = labeled.isfinite()
+        labeled = labeled[is_finite]
         if len(labeled) < _FEWEST:
             return 0.0
         (low, high), deviation = self.means, math.sqrt(0.5 * sum(self.variances))
         inliers_of_upper = 1.0 - self.outlier_share(labeled) / self.upper_share
-        kept, apart = float(self.lower(labeled).mean()), (high - low) / deviation
+        in_lower, apart = self.lower(labeled), (high - low) / deviation
+        if classes is None:
+            kept = float(in_lower.mean())
+        else:
+            of_class = [in_lower[classes[is_finite] == k].mean() for k in classes[is_finite].unique()]
+            kept = float(torch.stack(of_class).mean())
         if sure:
             certainty = _ramp(kept, _SURELY_KEPT) * max(_ramp(self.gain, _SURE_GAIN), _ramp(apart, _FAR_APART))
         else:
@@ -137,7 +147,9 @@ def two_gaussians(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"] | None
 
 
 @torch.no_grad()
-def inlier_component(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) -> TwoGaussians | None:
+def inlier_component(
+    pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"], classes: Integer[Tensor, " m"] | None = None
+) -> TwoGaussians | None:
     """The inliers of a pool against all of its outliers, which may be of several kinds; None without evidence of any.
 
     The components of the whole pool may tell the farthest outliers from all the rest. So what is more likely an outlier than
@@ -146,11 +158,12 @@ def inlier_component(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"]) ->
     Args:
         pool: scores, as for `two_gaussians`.
         labeled: those of labelled samples, as if the judge had not seen them.
+        classes: of these; see `TwoGaussians.evidence`.
     """
     found, rest = None, pool.detach().double().cpu()
     for _ in range(_MOST_KINDS):
         fit = two_gaussians(rest, labeled)
-        if fit is None or fit.evidence(labeled, sure=True) < _LIKELY:
+        if fit is None or fit.evidence(labeled, classes=classes, sure=True) < _LIKELY:
             break
         found, rest = fit, rest[fit.lower(rest) >= _LIKELY]
     return found
