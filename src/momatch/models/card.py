@@ -224,8 +224,8 @@ def _p_value_limits(model: "SavedModel") -> Iterator[str]:
         yield "- p-values are calibrated on the test images (without labels): do not measure false positives on them."
     else:
         yield (
-            "- Calibration images come from the unlabelled pool. Outliers among them that were not recognised raise p-values, so "
-            "fewer are found; ordinary images that were taken for outliers lower them, so more are flagged than alpha says."
+            "- Calibration images come from the unlabelled pool. Outliers among them that were not recognised raise p-values, "
+            "so fewer are found; ordinary images that were taken for outliers lower them, so more are flagged than alpha says."
         )
 
 
