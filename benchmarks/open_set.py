@@ -181,10 +181,9 @@ def main():
     notes = arguments.notes
     if arguments.keep:
         earlier, commit = recorded(arguments.dataset)
-        again, found = found, earlier | found
-        notes += (
-            f" Rows of other rules and pools than {', '.join(sorted({rule for rule, _ in again}))}: commit {commit}."
-        )
+        made = [f"{rule} ({share:.0%} {kind})" for rule, (kind, share) in found]
+        found = earlier | found
+        notes += f" Made again: {', '.join(made)}. The other rows: commit {commit}."
     rows = []
     for (rule, (kind, share)), by_seed in sorted(found.items(), key=_place):
         figures = {

@@ -553,7 +553,7 @@ def test_former_name_of_the_algorithm_still_works():
 
 @pytest.mark.slow
 @unchecked
-@pytest.mark.parametrize("junk", [60, 400])
+@pytest.mark.parametrize("junk", [200, 400])
 def test_junk_in_the_pool_is_found_and_hides_no_other(junk):
     rng = np.random.default_rng(0)
     truth = rng.integers(4, size=1_600)
