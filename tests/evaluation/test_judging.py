@@ -87,7 +87,7 @@ def test_the_judge_is_fitted_to_what_the_one_before_trusted(monkeypatch):
             class_count=torch.bincount(classes, minlength=K).double()[nearest],
         )
         log_distance = torch.where(trusted, left_out, distance).log()
-        components = inlier_component(log_distance[is_pool], log_distance[~is_pool])
+        components = inlier_component(log_distance[is_pool], log_distance[~is_pool], known[~is_pool])
         expected = torch.where(is_pool, components.lower(log_distance), 1.0)
         trusted = expected >= 0.95
     found = fit_judge(outputs, known, cutoff=0.95)

@@ -33,6 +33,10 @@ def found(*arguments, **options):
     return fit, known
 
 
+def one_class(known):
+    return torch.zeros(len(known), dtype=torch.int64)
+
+
 def assert_same(one, two, tolerance):
     for name in ("means", "variances", "upper_share", "log_likelihood", "gain"):
         assert getattr(one, name) == pytest.approx(getattr(two, name), rel=tolerance, abs=tolerance), name
@@ -351,35 +355,33 @@ def test_evidence_grows_with_gain_and_distance(changed, evidence):
 
 
 @pytest.mark.parametrize(
-    ("upper", "gain", "apart", "evidence", "sure"),
+    ("upper", "gain", "apart", "sure"),
     [
-        (0, 0.2, 3.0, 1.0, 1.0),
-        # Two of 40 labelled samples are in the upper component, four, six, eight.
-        (2, 0.2, 3.0, 1.0, 1.0),
-        (4, 0.2, 3.0, 1.0, 1 / 3),
-        (6, 0.06, 3.0, 1 / 8, 0.0),
-        (6, 0.10, 3.0, 0.5, 0.0),
-        (8, 0.06, 3.0, 0.0, 0.0),
-        (8, 0.2, 3.0, 1.0, 0.0),
+        (0, 0.2, 3.0, 1.0),
+        # Two of 40 labelled samples are in the upper component, four, six.
+        (2, 0.2, 3.0, 1.0),
+        (4, 0.2, 3.0, 1 / 3),
+        (6, 0.2, 3.0, 0.0),
         # Few outliers gain little; then they must be far away.
-        (0, 0.06, 3.0, 1.0, 0.0),
-        (0, 0.06, 3.5, 1.0, 0.5),
-        (0, 0.06, 4.0, 1.0, 1.0),
-        (0, 0.02, 4.0, 0.0, 0.0),
+        (0, 0.08, 3.0, 0.5),
+        (0, 0.06, 3.0, 0.0),
+        (0, 0.06, 3.5, 0.5),
+        (0, 0.06, 4.0, 1.0),
+        (0, 0.02, 4.0, 0.0),
     ],
 )
-def test_labelled_samples_in_the_lower_component_or_a_large_gain_are_asked_for(upper, gain, apart, evidence, sure):
+def test_to_be_sure_labelled_samples_must_be_in_the_lower_component_and_outliers_many_or_far(upper, gain, apart, sure):
     fit = TwoGaussians((0.0, apart), (1e-4, 1.9999), upper_share=0.6, log_likelihood=0.0, gain=gain)
     labeled = torch.tensor([apart] * upper + [-1.0] * (40 - upper))
-    assert fit.evidence(labeled) == pytest.approx(evidence, abs=1e-3)
-    assert fit.evidence(labeled, sure=True) == pytest.approx(sure, abs=1e-3)
+    assert fit.evidence(labeled) == (gain > 0.02)
+    assert fit.evidence(labeled, classes=torch.zeros(40, dtype=torch.int64)) == pytest.approx(sure, abs=1e-3)
 
 
-def test_every_class_has_the_same_say():
-    """All of a class with two labels are in the upper component: 10 % of the labelled samples, half of the classes."""
-    fit = TwoGaussians((0.0, 10.0), (1.0, 1.0), upper_share=0.5, log_likelihood=0.0, gain=0.07)
-    labeled, classes = torch.tensor([-1.0] * 18 + [10.0] * 2), torch.tensor([0] * 18 + [1] * 2)
-    assert fit.evidence(labeled) == pytest.approx(0.75)
+def test_to_be_sure_every_class_has_the_same_say():
+    """All of a class with two labels are in the upper component: 5 % of the labelled samples, half of the classes."""
+    fit = TwoGaussians((0.0, 10.0), (1.0, 1.0), upper_share=0.5, log_likelihood=0.0, gain=1.0)
+    labeled, classes = torch.tensor([-1.0] * 38 + [10.0] * 2), torch.tensor([0] * 38 + [1] * 2)
+    assert fit.evidence(labeled, classes=torch.zeros_like(classes)) == 1
     assert fit.evidence(labeled, classes=classes) == 0
     damaged = torch.cat([labeled, torch.tensor([torch.nan])]), torch.cat([classes, torch.tensor([2])])
     assert fit.evidence(damaged[0], classes=damaged[1]) == 0
@@ -434,7 +436,7 @@ def made_of_kinds(*kinds, inliers=800, labeled=40, seed=0):
 def test_outliers_of_two_kinds_are_told_from_inliers(seed):
     """The farther ones are found first; the nearer ones only when those are gone."""
     pool, known = made_of_kinds((150, 4.0), (150, 12.0), seed=seed)
-    inliers = inlier_component(pool, known).lower(pool)
+    inliers = inlier_component(pool, known, one_class(known)).lower(pool)
     assert (inliers[:800] > 0.5).double().mean() > 0.93
     assert (inliers[800:950] < 0.5).double().mean() > 0.75
     assert (inliers[950:] < 0.5).all()
@@ -445,19 +447,19 @@ def test_one_kind_after_the_other_as_by_hand():
     rest, expected = pool, None
     for _ in range(3):
         fit = two_gaussians(rest, known)
-        if fit.evidence(known, sure=True) < 0.5:
+        if fit.evidence(known, classes=one_class(known)) < 0.5:
             break
         expected, rest = fit, rest[fit.lower(rest) >= 0.5]
-    assert inlier_component(pool, known) == expected
+    assert inlier_component(pool, known, one_class(known)) == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_pool_of_inliers_has_no_outliers_to_tell(seed):
-    assert inlier_component(*made_of_kinds(seed=seed)) is None
+    assert inlier_component(*made_of_kinds(seed=seed), one_class(torch.empty(40))) is None
 
 
 def test_damaged_scores_are_not_looked_at():
     pool, known = made_of_kinds((150, 4.0))
     damaged = torch.cat([pool, torch.tensor([math.inf, math.nan], dtype=torch.float64)])
-    assert inlier_component(damaged, known) == inlier_component(pool, known)
-    assert inlier_component(torch.full((20,), math.nan, dtype=torch.float64), known) is None
+    assert inlier_component(damaged, known, one_class(known)) == inlier_component(pool, known, one_class(known))
+    assert inlier_component(torch.full((20,), math.nan, dtype=torch.float64), known, one_class(known)) is None

@@ -76,8 +76,7 @@ def inspect_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> InspectedPool
     if by_labeled is not None and by_core is not None and not is_small:
         # What is seen in one ranking alone may be chance.
         found = replace(by_core, gain=0.5 * (by_core.gain + by_labeled.gain))
-        evidence = found.evidence(ranking.left_out, classes=ranking.classes)
-        probability[is_pool] = 1.0 - evidence * (1.0 - found.lower(ranking.by_core))
+        probability[is_pool] = 1.0 - found.evidence(ranking.left_out) * (1.0 - found.lower(ranking.by_core))
     probability[is_pool & ~outputs.stages.isfinite().all(1).cpu()] = 0.0
     is_ordinary[is_pool] = _lowest(ranking.by_core, _ORDINARY)
     return InspectedPool(probability, is_ordinary & (probability >= LIKELY_OUTLIER))
@@ -111,13 +110,11 @@ class Ranking:
         by_labeled: (n,) of the pool, by judges of labelled samples.
         by_core: (n,) of the pool, by judges of labelled samples and the pool's most ordinary ones.
         left_out: (m,) of the labelled samples, by the latter; each by judges that it had no part in.
-        classes: (m,) of these.
     """
 
     by_labeled: Float[Tensor, " n"]
     by_core: Float[Tensor, " n"]
     left_out: Float[Tensor, " m"]
-    classes: Int64[Tensor, " m"]
 
 
 def rank_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Ranking:
@@ -128,7 +125,7 @@ def rank_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Ranking:
     stages = outputs.stages[:, :: -(-outputs.stages.shape[1] // _MOST_STATISTICS)].cpu().float()
     labeled = _Labeled(stages[~is_pool], labels.cpu()[~is_pool], outputs.log_joint.shape[1])
     pool = stages[is_pool]
-    by_labeled, by_core, left_out, classes = [], [], [], []
+    by_labeled, by_core, left_out = [], [], []
     for is_out in _parts(labeled.classes):
         rest, part = labeled.select(~is_out), labeled.stages[is_out]
         scores, nearest = _scores(rest.judge(), pool)
@@ -139,10 +136,7 @@ def rank_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Ranking:
         median = _median(scores)
         by_core.append(scores - median)
         left_out.append(core.new_scores(part) - median)
-        classes.append(labeled.classes[is_out])
-    return Ranking(
-        torch.stack(by_labeled).mean(0), torch.stack(by_core).mean(0), torch.cat(left_out), torch.cat(classes)
-    )
+    return Ranking(torch.stack(by_labeled).mean(0), torch.stack(by_core).mean(0), torch.cat(left_out))
 
 
 def _parts(classes: Int64[Tensor, " m"]) -> list[Bool[Tensor, " m"]]:

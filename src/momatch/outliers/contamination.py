@@ -25,12 +25,10 @@ _LIKELY = 0.5
 _MOST_KINDS = 3
 #: Share of inliers in the upper component: no evidence, full evidence. It is known to about 0.1 from 24 labelled samples.
 _UPPER = (0.85, 0.65)
-#: What tells outliers from the less ordinary inliers where labels were not drawn at random: the share of the labelled samples
-#: that are in the lower component, or a gain that no clean pool has; no evidence, full evidence. Clean pools of digits with the
-#: labels of a few writers had shares up to 0.90 and gains up to 0.09; pools with junk 0.91 and 0.05 or more.
-_KEPT, _LARGE_GAIN = (0.84, 0.92), (0.08, 0.12)
-#: The same where both are asked for, or instead of the gain, which is small for few outliers, means that are far apart.
-_SURELY_KEPT, _SURE_GAIN, _FAR_APART = (0.88, 0.94), (0.06, 0.10), (3.2, 3.8)
+#: To be sure, where labels may not have been drawn at random: the share of labelled samples that are in the lower component;
+#: and the gain, or, because few outliers gain little, the distance of the means. No evidence, full evidence. Clean pools of
+#: digits with the labels of a few writers had 0.84 to 0.90, 0.05 to 0.09 and up to 3.1; pools with junk 0.93, 0.09 or more.
+_KEPT, _SURE_GAIN, _FAR_APART = (0.88, 0.94), (0.06, 0.10), (3.2, 3.8)
 #: Extra parameters of two components, which gain as much log-likelihood over all samples by chance.
 _EXTRA_PARAMETERS = 3
 #: Quantiles of the pool that give a width of the inliers, and how many deviations they are apart: 1.01 if all of the pool is
@@ -95,16 +93,14 @@ class TwoGaussians:
         in_lower = max(float(self.lower(labeled).mean()), _TOLERANCE)
         return max(1.0 - (1.0 - self.upper_share) / in_lower, 0.0)
 
-    def evidence(
-        self, labeled: Float[Tensor, " m"], *, classes: Integer[Tensor, " m"] | None = None, sure: bool = False
-    ) -> float:
+    def evidence(self, labeled: Float[Tensor, " m"], *, classes: Integer[Tensor, " m"] | None = None) -> float:
         """From 0 to 1: how sure it is that the upper component is outliers.
 
         Args:
             labeled: as for `outlier_share`.
-            classes: of the labelled samples: then all classes have the same say in how many of them are in the lower component,
-                because a class with few labels may look like outliers as a whole. None if each sample has.
-            sure: ask for more, where taking inliers for outliers does more harm than the other way round.
+            classes: of the labelled samples, to ask for more, where taking inliers for outliers does more harm than the other
+                way round. All classes have the same say in how many of them are in the lower component: one with few labels may
+                look like outliers as a whole. None to ask for less.
         """
         is_finite = labeled.isfinite()
         labeled = labeled[is_finite]
@@ -112,17 +108,13 @@ class TwoGaussians:
             return 0.0
         (low, high), deviation = self.means, math.sqrt(0.5 * sum(self.variances))
         inliers_of_upper = 1.0 - self.outlier_share(labeled) / self.upper_share
-        in_lower, apart = self.lower(labeled), (high - low) / deviation
+        apart = (high - low) / deviation
+        evidence = _ramp(self.gain, _GAIN) * _ramp(apart, _APART) * _ramp(inliers_of_upper, _UPPER)
         if classes is None:
-            kept = float(in_lower.mean())
-        else:
-            of_class = [in_lower[classes[is_finite] == k].mean() for k in classes[is_finite].unique()]
-            kept = float(torch.stack(of_class).mean())
-        if sure:
-            certainty = _ramp(kept, _SURELY_KEPT) * max(_ramp(self.gain, _SURE_GAIN), _ramp(apart, _FAR_APART))
-        else:
-            certainty = max(_ramp(kept, _KEPT), _ramp(self.gain, _LARGE_GAIN))
-        return certainty * _ramp(self.gain, _GAIN) * _ramp(apart, _APART) * _ramp(inliers_of_upper, _UPPER)
+            return evidence
+        classes, in_lower = classes[is_finite], self.lower(labeled)
+        kept = float(torch.stack([in_lower[classes == k].mean() for k in classes.unique()]).mean())
+        return evidence * _ramp(kept, _KEPT) * max(_ramp(self.gain, _SURE_GAIN), _ramp(apart, _FAR_APART))
 
 
 @torch.no_grad()
@@ -148,7 +140,7 @@ def two_gaussians(pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"] | None
 
 @torch.no_grad()
 def inlier_component(
-    pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"], classes: Integer[Tensor, " m"] | None = None
+    pool: Float[Tensor, " n"], labeled: Float[Tensor, " m"], classes: Integer[Tensor, " m"]
 ) -> TwoGaussians | None:
     """The inliers of a pool against all of its outliers, which may be of several kinds; None without evidence of any.
 
@@ -163,7 +155,7 @@ def inlier_component(
     found, rest = None, pool.detach().double().cpu()
     for _ in range(_MOST_KINDS):
         fit = two_gaussians(rest, labeled)
-        if fit is None or fit.evidence(labeled, classes=classes, sure=True) < _LIKELY:
+        if fit is None or fit.evidence(labeled, classes=classes) < _LIKELY:
             break
         found, rest = fit, rest[fit.lower(rest) >= _LIKELY]
     return found
