@@ -4,10 +4,12 @@ w_ij = exp(-d_ij^2 / (s_i s_j)), s_i half the distance to the k-th neighbour; W 
 F <- alpha S F + (1 - alpha) Y, Y the labels; the larger alpha, the farther they reach
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 from usearch.index import Index
@@ -19,8 +21,10 @@ _BALANCING = 5
 #: Neighbours are exact in tables of at most so many rows.
 _EXACT = 20_000
 _SEARCHED_AT_ONCE = 50_000
-#: Candidates that the index looks at. More find more of the neighbours, and take longer.
-_EXPANSION = 48
+#: Beyond, the rows are divided among so many indexes, which are built at the same time.
+_INDEXES = 4
+#: Candidates that an index looks at to add and to find a row. More find more of the neighbours, and take longer.
+_TO_ADD, _TO_FIND = 40, 24
 #: The rounds end when no amount changes by more than this share of the largest.
 _SETTLED = 1e-6
 
@@ -42,23 +46,32 @@ def nearest_neighbors(
 def _indexed_neighbors(
     table: Float64[np.ndarray, "N F"], count: int
 ) -> tuple[Float64[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
-    """By a navigable small-world graph, which finds nearly all of them in a time that grows little faster than the table."""
+    """By navigable small-world graphs, which find nearly all of them in a time that grows little faster than the table."""
     vectors = table.astype(np.float32)
-    index = Index(
-        ndim=table.shape[1], metric="l2sq", dtype="f32", expansion_add=_EXPANSION, expansion_search=_EXPANSION
-    )
-    # One thread: with several, the index would not be the same each time.
-    index.add(np.arange(len(table)), vectors, threads=1)
+    numbers = np.arange(len(table))
+    with ThreadPoolExecutor(_INDEXES) as pool:
+        indexes = list(pool.map(partial(_index, vectors), [numbers[part::_INDEXES] for part in range(_INDEXES)]))
     neighbors = np.empty((len(table), count), dtype=np.int64)
     for start in range(0, len(table), _SEARCHED_AT_ONCE):
-        rows = np.arange(start, min(start + _SEARCHED_AT_ONCE, len(table)))
-        found = index.search(vectors[rows], count + 1).keys.astype(np.int64)
+        rows = numbers[start : start + _SEARCHED_AT_ONCE]
+        matches = [index.search(vectors[rows], count + 1) for index in indexes]
+        found = np.concatenate([match.keys.astype(np.int64) for match in matches], 1)
+        distance = np.concatenate([match.distances for match in matches], 1)
         # Itself last, or not at all: among many copies of a row it may not be found.
-        order = np.argsort(found == rows[:, None], axis=1, kind="stable")
-        neighbors[rows] = np.take_along_axis(found, order, 1)[:, :count]
-    distance = np.stack([np.linalg.norm(table - table[column], axis=1) for column in neighbors.T], 1)
-    order = np.argsort(distance, axis=1, kind="stable")
-    return np.take_along_axis(distance, order, 1), np.take_along_axis(neighbors, order, 1)
+        distance[found == rows[:, None]] = np.inf
+        neighbors[rows] = np.take_along_axis(found, np.argsort(distance, axis=1, kind="stable")[:, :count], 1)
+    exact = np.stack([np.linalg.norm(table - table[column], axis=1) for column in neighbors.T], 1)
+    order = np.argsort(exact, axis=1, kind="stable")
+    return np.take_along_axis(exact, order, 1), np.take_along_axis(neighbors, order, 1)
+
+
+def _index(vectors: Float32[np.ndarray, "N F"], rows: Int64[np.ndarray, " n"]) -> Index:
+    index = Index(
+        ndim=vectors.shape[1], metric="l2sq", dtype="f32", expansion_add=_TO_ADD, expansion_search=_TO_FIND
+    )
+    # One thread: with several, the index would not be the same each time.
+    index.add(rows, vectors[rows], threads=1)
+    return index
 
 
 def reach(distance: Float64[np.ndarray, "N k"], table: Float64[np.ndarray, "N F"]) -> float:

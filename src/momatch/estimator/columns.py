@@ -73,10 +73,12 @@ class Columns:
                 )
         numeric = [position for position in range(np.shape(X)[1]) if position not in categories]
         table = cls(categories, numeric, np.zeros(0))._numbers(X)
+        of_values = np.broadcast_to(weight[:, None], table.shape)
+        if (missing := np.isnan(table)).any():
+            table, of_values = np.where(missing, 0.0, table), np.where(missing, 0.0, of_values)
         # A column without any value is constant.
-        has_values = (~np.isnan(table) & (weight > 0)[:, None]).any(0)
-        filled = np.where(np.isnan(table), 0.0, table)
-        median = weighted_quantile(filled, np.where(np.isnan(table), 0.0, weight[:, None]), 0.5)
+        has_values = (of_values > 0).any(0)
+        median = weighted_quantile(table, of_values, 0.5)
         return cls(categories, numeric, np.where(has_values, median, 0.0))
 
     def __call__(self, X: Any) -> Float64[np.ndarray, "n F"]:

@@ -103,8 +103,10 @@ def weighted_quantile(
     values: Float64[np.ndarray, "n F"], weight: Float64[np.ndarray, "n F"], share: float
 ) -> Float64[np.ndarray, " F"]:
     """Weighted quantile of each column."""
-    order = np.argsort(values, axis=0, kind="stable")
-    below = np.cumsum(np.take_along_axis(weight, order, axis=0), axis=0)
-    place = np.argmax(below >= share * below[-1], axis=0)
-    found: np.ndarray[Any, Any] = np.take_along_axis(values, order, axis=0)[place, np.arange(values.shape[1])]
+    found = np.empty(values.shape[1])
+    # Column by column: together they do not fit in the cache, which takes three times as long.
+    for place, (column, of_column) in enumerate(zip(values.T, weight.T, strict=True)):
+        order = np.argsort(column, kind="stable")
+        below = np.cumsum(of_column[order])
+        found[place] = column[order[np.searchsorted(below, share * below[-1])]]
     return found

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float64
+from sklearn import config_context
 from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 
 #: "random": the best splits of a bootstrap sample; "extra": random splits of all samples. As scikit-learn's defaults.
@@ -38,13 +39,14 @@ class Forest:
         """Fit all trees; the root of the number of features is tried at each split."""
         rng, m, x = np.random.default_rng(seed), len(x), x.astype(np.float32)
         grown = []
-        for _ in range(trees):
-            tree_type, weight = ExtraTreeRegressor, sample_weight
-            if kind == "random":
-                tree_type = DecisionTreeRegressor
-                weight = sample_weight * np.bincount(rng.integers(m, size=m), minlength=m)
-            tree = tree_type(max_features="sqrt", random_state=int(rng.integers(2**31)))
-            grown.append(tree.fit(x, targets, sample_weight=weight, check_input=False))
+        with config_context(skip_parameter_validation=True, assume_finite=True):
+            for _ in range(trees):
+                tree_type, weight = ExtraTreeRegressor, sample_weight
+                if kind == "random":
+                    tree_type = DecisionTreeRegressor
+                    weight = sample_weight * np.bincount(rng.integers(m, size=m), minlength=m)
+                tree = tree_type(max_features="sqrt", random_state=int(rng.integers(2**31)))
+                grown.append(tree.fit(x, targets, sample_weight=weight, check_input=False))
         return cls(tuple(grown))
 
     def __call__(self, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "n K"]:
