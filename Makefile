@@ -27,7 +27,7 @@ browser: $(INSTALLED)
 
 # In two processes of one thread each: threads of torch that wait for each other would slow both.
 unit: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Everything that trains, under four kernel settings in turn (tests/kernels.py); about 20 minutes.
 test-kernels: $(INSTALLED)

@@ -3,7 +3,8 @@
 import inspect
 import re
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from functools import cache
 from types import ModuleType
 
@@ -18,6 +19,8 @@ from tests.report import browser
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
+#: Shapes are checked for so long in each test.
+CHECKED_SECONDS = 1.0
 #: A module that mentions one of these trains something.
 TRAINERS = re.compile(r"\b(fit|carry_out|main|backward|MoMatchClassifier|TrainStep)\(")
 
@@ -34,16 +37,33 @@ def trains(module: ModuleType) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of a module that trains, so that `make test-kernels` finds them wherever they move."""
+    """Mark every test of a module that trains, so that `make test-kernels` finds them wherever they move.
+
+    They run first: of two processes none should be left with the longest of them at the end.
+    """
     for item in items:
         if trains(item.module):
             item.add_marker("trains")
+    items.sort(key=lambda item: item.get_closest_marker("trains") is None)
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test starts from the same random numbers."""
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Check shapes in the first seconds of each test: what it does after that it mostly repeats, and checks take a third."""
+    timer = threading.Timer(CHECKED_SECONDS, jaxtyping.config.update, ("jaxtyping_disable", True))
+    timer.start()
+    try:
+        return (yield)
+    finally:
+        timer.cancel()
+        timer.join()
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
