@@ -297,7 +297,7 @@ def test_a_far_larger_float32_mean_counts_as_constant_only_where_rounding_rules(
 def test_the_score_adds_deviations_and_entropy():
     x, labels = samples()
     judge = fitted(x, labels)
-    distance, posterior = torch.tensor([1.0, 2.0]).double(), torch.tensor([[1.0, 0.0], [0.25, 0.75]]).double()
+    distance, posterior = torch.tensor([1.0, 2.0]).double(), torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]]).double()
     entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     deviations = [(d - float(judge.typical_distance)) / float(judge.distance_deviation) for d in (1.0, 2.0)]
     assert judge.score(distance, posterior).tolist() == pytest.approx([deviations[0], deviations[1] + entropy])
@@ -341,6 +341,7 @@ def test_what_is_no_sample(unchecked):
         ([], "got no samples"),
         ([(x[:0], labels[:0])], "got no samples"),
         ([(damaged, labels)], "got 2 of 120 samples with features that are not finite"),
+        ([(1e200 * x, labels)], r"got features up to \d.*e\+200, expected at most 1e\+38"),
         ([(x[:, :4], labels)], r"got shape \(120, 4\), expected \(n, 6\)"),
         ([(x[0], labels)], r"got shape \(6,\), expected \(n, 6\)"),
         ([(x.long(), labels)], "expected floating point"),
@@ -406,7 +407,8 @@ def test_wrong_shapes(unchecked):
         with pytest.raises(ValueError, match=message):
             judge.mahalanobis(wrong)
     distance = judge.mahalanobis(x)
-    for pair in [(distance, distance), (distance[:, 0], distance[:5]), (distance[:, 0], distance[:, 0])]:
+    nearest = distance[:, 0]
+    for pair in [(distance, distance), (nearest, distance[:5]), (nearest, nearest), (nearest, distance[:, :2])]:
         with pytest.raises(ValueError, match="distance, posterior: got shapes"):
             judge.score(*pair)
     with pytest.raises(ValueError, match="got shape"):

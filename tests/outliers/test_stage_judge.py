@@ -402,6 +402,17 @@ def test_networks_that_return_something_else(network, got):
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_a_network_without_stages_that_returns_something_else():
+    class Alone(nn.Module):
+        def forward(self, x):
+            return x.flatten(1)[:, :K], x
+
+    x, y = inputs(20)
+    with pytest.raises(ValueError, match="stage 'output': got a tuple, expected a tensor"):
+        StageJudge(Alone(), K).fit([(x, y)])
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_arguments_and_inputs_that_cannot_be_used():
     network, (x, y) = make("own"), inputs(60)
     with pytest.raises(ValueError, match="network: got a function"):

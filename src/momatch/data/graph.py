@@ -66,9 +66,7 @@ def _indexed_neighbors(
 
 
 def _index(vectors: Float32[np.ndarray, "N F"], rows: Int64[np.ndarray, " n"]) -> Index:
-    index = Index(
-        ndim=vectors.shape[1], metric="l2sq", dtype="f32", expansion_add=_TO_ADD, expansion_search=_TO_FIND
-    )
+    index = Index(ndim=vectors.shape[1], metric="l2sq", dtype="f32", expansion_add=_TO_ADD, expansion_search=_TO_FIND)
     # One thread: with several, the index would not be the same each time.
     index.add(rows, vectors[rows], threads=1)
     return index

@@ -23,6 +23,8 @@ Batches = Iterable[tuple[Float[Tensor, "_ F"], Integer[Tensor, " _"]]]
 _CONSTANT = 4.0
 #: A deviation of the distances below this fraction of their mean is rounding.
 _SAME_DISTANCE = 1e-6
+#: Largest value that can be fitted: sums of squares stay finite in float64, and the value itself in float32.
+_LARGEST = 1e38
 #: Least shrinkage, so that the covariance can be inverted in float64 whatever the samples.
 _MIN_SHRINKAGE = 1e-6
 #: Upper bound on the leverage of a sample: leave-one-out distances stay finite.
@@ -312,13 +314,19 @@ class Judge(nn.Module):
         Raises:
             ValueError: if the shapes are not (n,) and (n, K), or `fit` was not called.
         """
+        self._check_fitted()
+        K = self.num_classes
         # Not len(), which fixes the size of an exported batch.
-        if distance.ndim != 1 or posterior.ndim != 2 or distance.shape[0] != posterior.shape[0]:
+        if (
+            distance.ndim != 1
+            or posterior.ndim != 2
+            or distance.shape[0] != posterior.shape[0]
+            or posterior.shape[1] != K
+        ):
             raise ValueError(
                 f"distance, posterior: got shapes {tuple(distance.shape)} and {tuple(posterior.shape)}, expected (n,) and "
-                "(n, K); the distance is that to the nearest class"
+                f"(n, {K}); the distance is that to the nearest class"
             )
-        self._check_fitted()
         unusual = (distance - self.typical_distance) / self.distance_deviation
         unsure = torch.special.entr(posterior.to(unusual)).sum(1)
         score: Tensor = unusual + unsure
@@ -338,6 +346,11 @@ class Judge(nn.Module):
                 raise ValueError(
                     f"x: got {bad} of {len(x)} samples with features that are not finite, expected none; the network has "
                     "diverged, or its input is damaged"
+                )
+            if (largest := float(exact.abs().max())) > _LARGEST:
+                raise ValueError(
+                    f"x: got features up to {largest:.3g}, expected at most {_LARGEST:g}, because their squares are summed; "
+                    "the network has diverged, or its input is damaged"
                 )
             yield exact, classes.long()
 

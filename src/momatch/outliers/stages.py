@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 #: Name of the stage that is the input itself.
 INPUT = "input"
+#: What a network returns; the only stage of one that has no others.
+_OUTPUT = "output"
 #: Most stages that are chosen in a network.
 MAX_STAGES = 8
 #: Most channels of a stage. Of wider ones every k-th channel is used: the cost of a judge grows with the square of their
@@ -99,10 +101,10 @@ class StageReader:
             with self.attached() if not self._attached else nullcontext():
                 output = _run(self._network, x)
             if self._network is self._backbone and not self.names:
-                self._read(INPUT, output)
+                self._read(_OUTPUT, output)
         finally:
             del self._batch.seen
-        names = self.names or (INPUT,)
+        names = self.names or (_OUTPUT,)
         missing = [name for name in names if name not in seen]
         if missing:
             raise ValueError(
@@ -126,7 +128,7 @@ class StageReader:
         if self._network is self._backbone or (self.names and INPUT not in self.names):
             yield
         elif not self.names:
-            with _hooked({INPUT: self._backbone}, self._read):
+            with _hooked({_OUTPUT: self._backbone}, self._read):
                 yield
         else:
             handle = self._backbone.register_forward_pre_hook(lambda _module, inputs: self._read(INPUT, *inputs[:1]))
