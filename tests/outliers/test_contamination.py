@@ -374,17 +374,17 @@ def test_to_be_sure_labelled_samples_must_be_in_the_lower_component_and_outliers
     fit = TwoGaussians((0.0, apart), (1e-4, 1.9999), upper_share=0.6, log_likelihood=0.0, gain=gain)
     labeled = torch.tensor([apart] * upper + [-1.0] * (40 - upper))
     assert fit.evidence(labeled) == (gain > 0.02)
-    assert fit.evidence(labeled, classes=torch.zeros(40, dtype=torch.int64)) == pytest.approx(sure, abs=1e-3)
+    assert fit.strict_evidence(labeled, torch.zeros(40, dtype=torch.int64)) == pytest.approx(sure, abs=1e-3)
 
 
 def test_to_be_sure_every_class_has_the_same_say():
     """All of a class with two labels are in the upper component: 5 % of the labelled samples, half of the classes."""
     fit = TwoGaussians((0.0, 10.0), (1.0, 1.0), upper_share=0.5, log_likelihood=0.0, gain=1.0)
     labeled, classes = torch.tensor([-1.0] * 38 + [10.0] * 2), torch.tensor([0] * 38 + [1] * 2)
-    assert fit.evidence(labeled, classes=torch.zeros_like(classes)) == 1
-    assert fit.evidence(labeled, classes=classes) == 0
+    assert fit.strict_evidence(labeled, torch.zeros_like(classes)) == 1
+    assert fit.strict_evidence(labeled, classes) == 0
     damaged = torch.cat([labeled, torch.tensor([torch.nan])]), torch.cat([classes, torch.tensor([2])])
-    assert fit.evidence(damaged[0], classes=damaged[1]) == 0
+    assert fit.strict_evidence(damaged[0], damaged[1]) == 0
 
 
 def test_evidence_falls_with_the_share_of_inliers_in_the_upper_component():
@@ -447,7 +447,7 @@ def test_one_kind_after_the_other_as_by_hand():
     rest, expected = pool, None
     for _ in range(3):
         fit = two_gaussians(rest, known)
-        if fit.evidence(known, classes=one_class(known)) < 0.5:
+        if fit.strict_evidence(known, one_class(known)) < 0.5:
             break
         expected, rest = fit, rest[fit.lower(rest) >= 0.5]
     assert inlier_component(pool, known, one_class(known)) == expected

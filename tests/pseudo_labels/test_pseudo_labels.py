@@ -266,7 +266,7 @@ def test_flexmatch_forgets_what_is_not_drawn():
     generator, pool = torch.Generator().manual_seed(0), 12
     policy, naive = FlexMatchPolicy(3, pool), NaiveFlexMatch(3, pool)
     for drawn in (range(pool), range(2, 9), range(5, pool)):
-        policy.draw_among(torch.tensor([index in drawn for index in range(pool)]))
+        policy.forget_undrawn(torch.tensor([index in drawn for index in range(pool)]))
         naive.memory = {index: c for index, c in naive.memory.items() if index in drawn}
         naive.pool = len(drawn)
         for _ in range(3):
@@ -279,7 +279,7 @@ def test_flexmatch_forgets_what_is_not_drawn():
             assert policy.counts.tolist() == naive.counts()
             torch.testing.assert_close(policy.beta, torch.tensor(naive.beta()))
     with pytest.raises(ValueError, match=r"is_drawn: got shape \(3,\), expected \(12,\)"):
-        policy.draw_among(torch.ones(3, dtype=torch.bool))
+        policy.forget_undrawn(torch.ones(3, dtype=torch.bool))
 
 
 def test_flexmatch_masks_with_the_beta_of_the_steps_before():

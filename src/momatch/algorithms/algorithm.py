@@ -227,7 +227,7 @@ class Algorithm(nn.Module):
             share: of the way; 0 for a step that was skipped.
         """
 
-    def draw_among(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
+    def forget_undrawn(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
         """From now on unlabelled samples are drawn from these alone: forget what the state holds of the others, if anything."""
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"] | None:

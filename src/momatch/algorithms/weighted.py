@@ -32,9 +32,9 @@ class WeightedPseudoLabels(Algorithm):
         sample_losses = F.cross_entropy(outputs["strong"].log_joint, pseudo.target, reduction="none")
         return {"unlabeled_loss": self.unlabeled_weight * (pseudo.weight * sample_losses).mean()}
 
-    def draw_among(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
+    def forget_undrawn(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
         """As the policy does."""
-        self.policy.draw_among(is_drawn)
+        self.policy.forget_undrawn(is_drawn)
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"] | None:
         """Those of the policy."""

@@ -120,7 +120,6 @@ class EpochSampler:
         self.size, self.batch_size, self.device = size, batch_size, device
         self._seed, self._purpose = check_seed(seed), purpose
         self._part = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
-        self._epochs = max(1, BLOCK_ENTRIES // max(1, size))
         self._cache: tuple[int, Tensor] | None = None
         self._chosen: Tensor | None = None
 
@@ -134,7 +133,6 @@ class EpochSampler:
             raise ValueError("chosen: got no positions, expected at least one to draw from")
         fresh = copy.copy(self)
         fresh.size, fresh._chosen, fresh._cache = len(chosen), chosen.to(self.device), None
-        fresh._epochs = max(1, BLOCK_ENTRIES // fresh.size)
         return fresh
 
     def positions(self, step: int) -> Int64[Tensor, " n"]:
@@ -150,6 +148,11 @@ class EpochSampler:
             ]
         )
         return drawn if self._chosen is None else self._chosen[drawn]
+
+    @property
+    def _epochs(self) -> int:
+        """Epochs of a block."""
+        return max(1, BLOCK_ENTRIES // max(1, self.size))
 
     def _block(self, number: int) -> Int64[Tensor, " entries"]:
         """Entries ``number * length`` to ``(number + 1) * length`` of the endless sequence."""

@@ -17,7 +17,7 @@ from torch import Tensor
 _FEWEST = 5
 #: Gain in mean log-likelihood over one Gaussian: no evidence, full evidence. Clean pools reached 0.027, if not for `_UPPER`.
 _GAIN = (0.02, 0.035)
-#: Distance of the means in units of the components' common deviation (Ashman's D): no evidence, full evidence.
+#: Distance of the means: no evidence, full evidence.
 _APART = (0.5, 0.9)
 #: Least evidence of outliers that is acted on; and posterior of the component that a sample belongs to.
 _LIKELY = 0.5
@@ -93,28 +93,40 @@ class TwoGaussians:
         in_lower = max(float(self.lower(labeled).mean()), _TOLERANCE)
         return max(1.0 - (1.0 - self.upper_share) / in_lower, 0.0)
 
-    def evidence(self, labeled: Float[Tensor, " m"], *, classes: Integer[Tensor, " m"] | None = None) -> float:
+    @property
+    def apart(self) -> float:
+        """Distance of the means in units of the components' common deviation (Ashman's D)."""
+        return (self.means[1] - self.means[0]) / math.sqrt(0.5 * sum(self.variances))
+
+    def evidence(self, labeled: Float[Tensor, " m"]) -> float:
         """From 0 to 1: how sure it is that the upper component is outliers.
 
         Args:
             labeled: as for `outlier_share`.
-            classes: of the labelled samples, to ask for more, where taking inliers for outliers does more harm than the other
-                way round. All classes have the same say in how many of them are in the lower component: one with few labels may
-                look like outliers as a whole. None to ask for less.
         """
-        is_finite = labeled.isfinite()
-        labeled = labeled[is_finite]
+        labeled = labeled[labeled.isfinite()]
         if len(labeled) < _FEWEST:
             return 0.0
-        (low, high), deviation = self.means, math.sqrt(0.5 * sum(self.variances))
         inliers_of_upper = 1.0 - self.outlier_share(labeled) / self.upper_share
-        apart = (high - low) / deviation
-        evidence = _ramp(self.gain, _GAIN) * _ramp(apart, _APART) * _ramp(inliers_of_upper, _UPPER)
-        if classes is None:
-            return evidence
-        classes, in_lower = classes[is_finite], self.lower(labeled)
+        return _ramp(self.gain, _GAIN) * _ramp(self.apart, _APART) * _ramp(inliers_of_upper, _UPPER)
+
+    def strict_evidence(self, labeled: Float[Tensor, " m"], classes: Integer[Tensor, " m"]) -> float:
+        """As `evidence`, where taking inliers for outliers does more harm than the other way round.
+
+        All classes have the same say in how many of the labelled samples are in the lower component: one with few labels may
+        look like outliers as a whole.
+
+        Args:
+            labeled: as for `outlier_share`.
+            classes: of these.
+        """
+        is_finite = labeled.isfinite()
+        classes, in_lower = classes[is_finite], self.lower(labeled[is_finite])
+        if len(classes) < _FEWEST:
+            return 0.0
         kept = float(torch.stack([in_lower[classes == k].mean() for k in classes.unique()]).mean())
-        return evidence * _ramp(kept, _KEPT) * max(_ramp(self.gain, _SURE_GAIN), _ramp(apart, _FAR_APART))
+        is_clear = max(_ramp(self.gain, _SURE_GAIN), _ramp(self.apart, _FAR_APART))
+        return self.evidence(labeled) * _ramp(kept, _KEPT) * is_clear
 
 
 @torch.no_grad()
@@ -150,12 +162,12 @@ def inlier_component(
     Args:
         pool: scores, as for `two_gaussians`.
         labeled: those of labelled samples, as if the judge had not seen them.
-        classes: of these; see `TwoGaussians.evidence`.
+        classes: of these.
     """
     found, rest = None, pool.detach().double().cpu()
     for _ in range(_MOST_KINDS):
         fit = two_gaussians(rest, labeled)
-        if fit is None or fit.evidence(labeled, classes=classes) < _LIKELY:
+        if fit is None or fit.strict_evidence(labeled, classes) < _LIKELY:
             break
         found, rest = fit, rest[fit.lower(rest) >= _LIKELY]
     return found

@@ -57,7 +57,7 @@ class FlexMatchPolicy(Policy):
         return weight
 
     @torch.no_grad()
-    def draw_among(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
+    def forget_undrawn(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
         """Forget the others: as samples that never get a pseudo-label they would keep the cutoffs low for ever.
 
         Raises:

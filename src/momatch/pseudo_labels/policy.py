@@ -31,7 +31,7 @@ class Policy(nn.Module):
         """
         raise TypeError(f"{type(self).__name__}: a policy must define forward(posterior, indices, exclude)")
 
-    def draw_among(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
+    def forget_undrawn(self, is_drawn: Bool[Tensor, " N_u"]) -> None:
         """From now on samples are drawn from these alone; the others are to leave no trace in the state."""
 
     def thresholds(self, num_classes: int) -> Float[Tensor, " {num_classes}"]:

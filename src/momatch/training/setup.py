@@ -67,7 +67,7 @@ class Training:
         is_drawn = weights >= LIKELY_OUTLIER
         is_drawn |= ~is_drawn.any()
         self.stream.draw_among(is_drawn.nonzero().flatten())
-        self.step.objective.algorithm.draw_among(is_drawn)
+        self.step.objective.algorithm.forget_undrawn(is_drawn)
         self.step.count_left_out(~is_drawn)
 
     @cached_property
