@@ -7,7 +7,7 @@ import pytest
 
 from momatch.data.graph import LabelGraph, nearest_neighbors
 from momatch.evidence import Blend, gather_evidence, views
-from momatch.evidence.blend import _reproducing_share
+from momatch.evidence.blend import _reproducing_share, _trust_in_network
 from momatch.evidence.evidence import _folds
 
 
@@ -159,6 +159,16 @@ def test_a_network_that_did_not_learn_the_evidence_is_not_believed():
     assert evidence.trust > 0.95
     wrong = np.eye(2)[1 - truth] * 0.9 + 0.05
     assert Blend.fit(evidence, x, wrong, of_rows.posterior, of_rows.guide).share < 0.01
+
+
+@pytest.mark.parametrize(
+    ("trust", "right", "expected"),
+    [(0.0, 100, 0.0), (0.5, 100, 0.5), (1.0, 90, 1.0), (1.0, 0, 0.0), (0.8, 99, 4 * 0.99**60 / (1 + 4 * 0.99**60))],
+)
+def test_the_trust_in_a_network_falls_with_what_it_did_not_learn(trust, right, expected):
+    taught = np.eye(2)[[0] * 100]
+    network = np.eye(2)[[0] * right + [1] * (100 - right)]
+    assert _trust_in_network(trust, network, taught) == pytest.approx(expected)
 
 
 def test_the_share_is_the_one_that_reproduces_the_evidence():
