@@ -86,6 +86,15 @@ def test_outputs_are_ordinary_float32_tensors():
     assert not torch.equal(outputs.z, outputs.z.bfloat16().float())
 
 
+def test_every_kth_statistic():
+    classifier, images, names = make_classifier(), make_images(), {"stage_names": ["1", "4"]}
+    whole = run_classifier(classifier, images, **names).stages
+    S = whole.shape[1]
+    for most, step in [(S, 1), (S - 1, 2), (3, -(-S // 3))]:
+        some = run_classifier(classifier, images, most_statistics=most, **names).stages
+        assert torch.equal(some, whole[:, ::step])
+
+
 def test_a_classifier_in_half_precision_gives_float32():
     outputs = run_classifier(make_classifier().bfloat16(), make_images())
     assert outputs.z.dtype == outputs.log_joint.dtype == torch.float32

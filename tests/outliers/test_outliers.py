@@ -233,6 +233,11 @@ def test_nan_in_the_calibration_set_counts_as_outlying():
     torch.testing.assert_close(p, torch.tensor([3 / 6, 3 / 6]))
 
 
+def test_nothing_is_calibrated_on_nan_alone():
+    with pytest.raises(ValueError, match="z: got 4 samples without a finite score, expected inliers"):
+        OutlierDetector(make_head()).calibrate(torch.full((4, D), torch.nan))
+
+
 def test_a_threshold_is_not_fitted_to_broken_embeddings():
     with pytest.raises(ValueError, match="z: got 1 embeddings without a finite score"):
         OutlierDetector(make_head()).fit(torch.cat([torch.zeros(3, D), torch.full((1, D), torch.nan)]))

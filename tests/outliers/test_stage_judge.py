@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from momatch import AAGMM, Classifier, Judge, OutlierDetector, StageJudge, log_density, log_posterior
 from momatch.outliers import StageReader, find_stages
-from momatch.outliers.stages import INPUT
+from momatch.outliers.stages import INPUT, statistics
 from tests.outliers.test_stages import ViT
 
 K = 3
@@ -412,6 +412,39 @@ def test_a_network_without_stages_that_returns_something_else():
         StageJudge(Alone(), K).fit([(x, y)])
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(8, 5, batch_first=True), nn.Linear(5, K)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x.flatten(2).transpose(1, 2))[0].mean(1))
+
+
+def test_volumes_and_recurrent_layers_are_stages():
+    x, y = inputs(40)
+    volume = nn.Sequential(
+        nn.Conv3d(1, 5, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(5, K)
+    )
+    judge = StageJudge(volume).fit([(x.unsqueeze(1), y)])
+    assert judge.judge.stage_names == ("0", "1")
+    maps = volume[0](x.unsqueeze(1))
+    expected = torch.cat([maps.mean((2, 3, 4)), maps.flatten(2).std(2, correction=0).log()], 1)
+    torch.testing.assert_close(statistics(maps), expected, atol=1e-2, rtol=1e-2)
+    x = torch.randn(40, 8, 3, 3)
+    judge = StageJudge(Recurrent()).fit([(x, y)])
+    assert judge.judge.stage_names == ("lstm",)
+    assert judge.judge.num_features == 10
+
+
+def test_a_network_of_which_only_the_output_can_be_read_is_warned_about():
+    x, y = inputs(40)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), K))
+    with pytest.warns(UserWarning, match="found no layers inside Sequential"):
+        StageJudge(network).fit([(x, y)])
+    StageJudge(network, stage_names=["1"]).fit([(x, y)])
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_arguments_and_inputs_that_cannot_be_used():
     network, (x, y) = make("own"), inputs(60)
@@ -443,7 +476,8 @@ def test_damaged_inputs_are_as_outlying_as_can_be():
 @pytest.mark.parametrize("compiled", [torch.jit.script, lambda network: torch.jit.trace(network, inputs(2)[0])])
 def test_torchscript_takes_no_hooks_so_its_output_is_judged(compiled):
     plain, (x, y) = make("mlp").eval(), inputs(60)
-    judge = StageJudge(compiled(plain)).fit([(x, y)])
+    with pytest.warns(UserWarning, match="found no layers"):
+        judge = StageJudge(compiled(plain)).fit([(x, y)])
     assert judge.judge.stage_names == ()
     expected = StageJudge(plain, stage_names=()).fit([(x, y)])
     torch.testing.assert_close(judge.score(x), expected.score(x))

@@ -77,15 +77,16 @@ class ViT(nn.Module):
         return self.norm(x)[:, 0]
 
 
-class Recurrent(nn.Module):
+class Attentive(nn.Module):
     """A stage that returns a tuple, and one that is never run."""
 
     def __init__(self):
         super().__init__()
-        self.gru, self.idle = nn.GRU(4, 5, batch_first=True), nn.Linear(5, 5)
+        self.attention, self.idle = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(5, 5)
 
     def forward(self, x):
-        return self.gru(x.flatten(1)[:, None])[0][:, 0]
+        tokens = x.flatten(1)[:, None]
+        return self.attention(tokens, tokens, tokens)[0][:, 0]
 
 
 def vectors():
@@ -208,13 +209,13 @@ def test_of_wide_stages_every_kth_channel_is_read(channels, step):
 
 
 def test_stages_that_cannot_be_read():
-    network, x = Recurrent(), torch.randn(5, 4)
-    with pytest.raises(ValueError, match=r"got 'layer9', expected names of modules in Recurrent, such as gru, idle"):
-        StageReader(network, ("gru", "layer9"))
+    network, x = Attentive(), torch.randn(5, 4)
+    with pytest.raises(ValueError, match=r"got 'layer9', expected names of modules in Attentive, such as attention"):
+        StageReader(network, ("attention", "layer9"))
     with pytest.raises(ValueError, match="got 'idle', which the network did not run"):
         StageReader(network, ("idle",))(x)
-    with pytest.raises(ValueError, match="stage 'gru': got a tuple, expected a tensor"):
-        StageReader(network, ("gru",))(x)
+    with pytest.raises(ValueError, match="stage 'attention': got a tuple, expected a tensor"):
+        StageReader(network, ("attention",))(x)
     assert hooks(network) == 0
     with pytest.raises(ValueError, match=r"stage '0': got shape \(4, 5\), expected a tensor"):
         StageReader(nn.Sequential(nn.Flatten(0, 1), nn.Linear(5, 5)), ("0",))(torch.randn(2, 2, 5))

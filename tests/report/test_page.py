@@ -281,6 +281,11 @@ def test_lists_of_outliers_of_every_kind(page_of):
     assert "Rank File or row Predicted Score P(inlier) 1 row 0 dog inf < 0.001" in one.text
     none = page_of(make_judged(outlier_list=make_outlier_list(0)))
     assert "No unlabelled image looks unlike the labelled ones" in none.text
+    assert "Training left out" not in none.text
+    unsure = make_judged(outlier_list=make_outlier_list(0))
+    left_out = page_of(replace(unsure, result=unsure.result | {"left_out_share": 0.3}))
+    assert "Training left out 30.0 % of the pool as likely outliers, by weaker evidence" in left_out.text
+    assert "Left out of training 30.0 %" in left_out.text
     # The list does not need the model, nor the result.
     gone = page_of(make_judged(outlying=Missing("There is no model."), result=None))
     assert "There is no model. 30 images look unlike the labelled ones" in gone.text

@@ -198,6 +198,7 @@ def test_likely_outliers_are_not_drawn_and_the_metrics_are_of_the_whole_pool(tmp
     weights[(~noise).nonzero()[:2]] = 0.4
     training.leave_out_outliers()
     found = weights < 0.5
+    assert training.left_out_share == pytest.approx(float(found.float().mean()))
     drawn = []
     for number in range(20):
         batch = next(training.stream)

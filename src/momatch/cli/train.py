@@ -146,6 +146,7 @@ def summary(config: TrainConfig, result: Mapping[str, Any], notes: Sequence[str]
         ("best test accuracy (oracle: chosen on the test set)", _percent(result.get("best_test_accuracy"))),
         ("pseudo-labels used", _percent(result.get("utilisation"))),
         ("pseudo-labels correct, of those used", _percent(result.get("pseudo_label_accuracy"))),
+        ("pool left out of training as likely outliers", _percent(result.get("left_out_share"))),
         ("compactness (mean distance to the assigned center)", _number(result.get("compactness"), ".3g")),
         ("training time", None if result.get("seconds") is None else format_duration(float(result["seconds"]))),
         ("images per second", _number(result.get("images_per_second"), ",.0f")),

@@ -211,6 +211,11 @@ class BatchStream:
         is_all = len(positions) == self._whole_pool.size
         self._unlabeled.sampler = self._whole_pool if is_all else self._whole_pool.among(positions)
 
+    @property
+    def pool_drawn(self) -> int:
+        """Number of samples of the pool that batches are drawn from."""
+        return self._unlabeled.sampler.size
+
     def batch(self, step: int) -> Batch:
         """The batch of any step, without advancing the stream."""
         labeled, labeled_indices = self._labeled.get(step)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from momatch.models.outputs import Outputs
+from momatch.models.outputs import Outputs, thinned
 from momatch.outliers import Judge
 from momatch.outliers.contamination import two_gaussians
 
@@ -30,7 +30,7 @@ _FEW_LABELED, _SMALL_POOL = 20, 100
 #: Samples that are judged at once.
 _BATCH = 512
 #: These judges see at most so many statistics and samples of the pool.
-_MOST_STATISTICS, _MOST_SAMPLES = 400, 5000
+MOST_STATISTICS, _MOST_SAMPLES = 400, 5000
 
 
 class InspectedPool(NamedTuple):
@@ -122,7 +122,7 @@ def rank_pool(outputs: Outputs, labels: Int64[Tensor, " n"]) -> Ranking:
     assert outputs.stages is not None
     is_pool = labels.cpu() < 0
     # Every k-th statistic: many take long, and few labelled samples do not need them. Nor double precision, ten times as long.
-    stages = outputs.stages[:, :: -(-outputs.stages.shape[1] // _MOST_STATISTICS)].cpu().float()
+    stages = thinned(outputs.stages, MOST_STATISTICS).cpu().float()
     labeled = _Labeled(stages[~is_pool], labels.cpu()[~is_pool], outputs.log_joint.shape[1])
     pool = stages[is_pool]
     by_labeled, by_core, left_out = [], [], []

@@ -49,8 +49,19 @@ class Outputs:
         return Outputs(torch.cat([self.z, other.z]), torch.cat([self.log_joint, other.log_joint]), stages)
 
 
+def thinned(statistics: Float[Tensor, "n S"], most: int) -> Float[Tensor, "n s"]:
+    """Every k-th statistic, so that there are at most so many."""
+    # Contiguous, so that the others' memory is free.
+    return statistics[:, :: -(-statistics.shape[1] // most)].contiguous()
+
+
 def run_classifier(
-    classifier: Classifier, rows: Rows | Tensor, *, stage_names: Sequence[str] | None = None, batch_size: int = 512
+    classifier: Classifier,
+    rows: Rows | Tensor,
+    *,
+    stage_names: Sequence[str] | None = None,
+    most_statistics: int | None = None,
+    batch_size: int = 512,
 ) -> Outputs:
     """Embeddings and log joints of raw images or cached features, in evaluation mode, without gradient or autocast.
 
@@ -62,6 +73,7 @@ def run_classifier(
         rows: uint8 images (N, C, H, W), or features (N, V, F) of its backbone, of which the first view is used.
         stage_names: also return the statistics of these stages of the backbone; None for none. Those of features were
             stored with them.
+        most_statistics: every k-th statistic is kept, so that there are at most so many; None for all.
         batch_size: rows per batch.
 
     Raises:
@@ -83,6 +95,8 @@ def run_classifier(
             else:
                 found = rows.inspect(classifier, batch, positions, stage_names)
             z, *stages = found
+            if most_statistics is not None:
+                stages = [thinned(each, most_statistics) for each in stages]
             parts.append(tuple(map(_on_cpu, (z, classifier.head(z), *stages))))
         return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 

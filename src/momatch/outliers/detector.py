@@ -148,9 +148,14 @@ class OutlierDetector(nn.Module):
         """Score held-out inliers, for p-values. They must not have been trained on, or p-values will be too small.
 
         Raises:
-            ValueError: if `z` is not (m, D) or is empty.
+            ValueError: if `z` is not (m, D) or is empty, or no score is finite.
         """
-        self.calibration_scores = self.score(z).sort().values
+        scores = self.score(z)
+        if is_readable(scores) and not bool(scores.isfinite().any()):
+            raise ValueError(
+                f"z: got {len(scores)} samples without a finite score, expected inliers; they may be damaged"
+            )
+        self.calibration_scores = scores.sort().values
         return self
 
     def tau(self, progress: float = 1.0) -> Float[Tensor, ""]:

@@ -3,6 +3,7 @@
 Joins the parts: `StageReader` runs the network and reads its stages, `Judge` models them.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -114,6 +115,12 @@ class StageJudge(nn.Module):
         reader = self._reader(names)
         with evaluating(self.network):
             output, stages = self._observe(reader, probe)
+            if self._stage_names is None and stages.shape[1] <= output.shape[1]:
+                warnings.warn(
+                    f"StageJudge: found no layers inside {type(self.network).__name__} that it can read, so its output "
+                    "alone is judged, which shows less; with stage_names, name modules that return one tensor for each input",
+                    stacklevel=2,
+                )
             judge = Judge(stages.shape[1], self._num_classes or output.shape[1], names).to(stages)
             self.judge = judge.fit(_Trusted(self, reader, loader, cutoff))
         return self

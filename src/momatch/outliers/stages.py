@@ -4,10 +4,11 @@ The channels of a feature map are summarised by their mean and the logarithm of 
 declare its stages as `stage_names`, the names of modules in it; for others `find_stages` chooses them.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -36,15 +37,15 @@ def statistics(output: Tensor) -> Float[Tensor, "n S"]:
     For scoring, not for training: the gradient of a constant map's deviation is not finite.
 
     Args:
-        output: (n, C, H, W) a feature map, or (n, T, C) tokens: the mean of each channel, and the log of its deviation;
-            (n, C) vectors: themselves.
+        output: (n, C, H, W) or (n, C, D, H, W) a feature map, or (n, T, C) tokens: the mean of each channel, and the log of
+            its deviation; (n, C) vectors: themselves.
     """
     if torch.finfo(output.dtype).bits < 32:
         output = output.float()
     if output.ndim == 2:
         # Not the output itself, which the next layer may change in place.
         return output.clone()
-    channels = output.flatten(2) if output.ndim == 4 else output.transpose(1, 2)  # (n, C, pixels)
+    channels = output.transpose(1, 2) if output.ndim == 3 else output.flatten(2)  # (n, C, pixels)
     mean, deviation = _mean_and_deviation(channels)
     floor = _FLOOR * (mean.abs() + deviation).mean(1, keepdim=True) + _TINY
     return torch.cat([mean, (deviation + floor).log()], 1)
@@ -143,7 +144,9 @@ class StageReader:
             return
         if not _is_stage(output, self._batch.size):
             got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-            raise ValueError(f"stage {name!r}: got {got}, expected a tensor (n, C), (n, T, C) or (n, C, H, W)")
+            raise ValueError(
+                f"stage {name!r}: got {got}, expected a tensor (n, C), (n, T, C), (n, C, H, W) or (n, C, D, H, W)"
+            )
         # Now, because the next layer may work in place.
         seen[name] = statistics(_thinned(output, MAX_CHANNELS))
 
@@ -224,7 +227,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def _positions(shape: Sequence[int]) -> int:
-    return shape[1] if len(shape) == 3 else shape[2] * shape[3]
+    return shape[1] if len(shape) == 3 else math.prod(shape[2:])
 
 
 def _ends_block(name: str) -> bool:
@@ -251,7 +254,7 @@ def _is_stage(output: object, n: int | torch.SymInt) -> TypeGuard[Tensor]:
     return (
         isinstance(output, Tensor)
         and output.is_floating_point()
-        and output.ndim in (2, 3, 4)
+        and output.ndim in (2, 3, 4, 5)
         and bool(output.shape[0] == n)
     )
 
@@ -292,7 +295,11 @@ def _hooked(modules: dict[str, nn.Module], receive: Callable[[str, object], obje
     """Call `receive` with the name and output of each module that is run."""
 
     def hook(name: str) -> Callable[..., None]:
-        return lambda _module, _inputs, output: (receive(name, output), None)[1]
+        def forward_hook(module: nn.Module, _inputs: object, output: Any) -> None:
+            # Recurrent layers return their last states as well.
+            receive(name, output[0] if isinstance(module, nn.RNNBase) else output)
+
+        return forward_hook
 
     handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
     try:

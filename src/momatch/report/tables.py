@@ -71,6 +71,12 @@ METRICS = (
         "pseudo_label_accuracy", "Pseudo-label accuracy", percent, "share of these pseudo-labels that are correct", max
     ),
     Metric(
+        "left_out_share",
+        "Left out of training",
+        percent,
+        "share of unlabelled images that were likely outliers when the pool was last judged in training",
+    ),
+    Metric(
         "estimated_outlier_share",
         "Outliers in the pool, estimated",
         percent,

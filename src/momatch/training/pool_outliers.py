@@ -113,7 +113,8 @@ def find_outliers(training: Training, fitted: Fitted) -> PoolOutliers | None:
         listed=_listed(training, judged, score, order[:MAX_LISTED], fitted.temperature),
         found=len(order),
         judged=len(positions),
-        share=float(1.0 - judged.p_inlier.mean()),
+        # Weak evidence alone is none: the list and the estimate would contradict each other.
+        share=float(1.0 - judged.p_inlier.mean()) if len(order) else 0.0,
         true_share=_share(is_outlier, is_known),
         precision=_share(is_outlier, is_known & is_likely),
         recall=_share(is_likely, is_known & is_outlier),

@@ -6,6 +6,7 @@ Mixture and judge are in closed form, from the labelled samples and those with c
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int64
@@ -15,7 +16,7 @@ from momatch.config import TrainConfig
 from momatch.data.dataset import UNLABELED
 from momatch.evaluation.evaluate import Outputs, confident_samples, refit_head, run_classifier
 from momatch.evaluation.judging import JudgedPool, fit_judge, likely_inliers
-from momatch.evaluation.pool_judging import judge_pool
+from momatch.evaluation.pool_judging import MOST_STATISTICS, judge_pool
 from momatch.evidence import matched_temperature
 from momatch.heads import Head
 from momatch.models.saved_model import OutlierCalibration
@@ -52,17 +53,22 @@ class PoolOutputs:
 
 
 def run_on_pool(
-    training: Training, stage_names: Sequence[str] | None = None, *, at_most: int | None = None
+    training: Training,
+    stage_names: Sequence[str] | None = None,
+    *,
+    at_most: int | None = None,
+    most_statistics: int | None = None,
 ) -> PoolOutputs:
     """Run the averaged model on the labelled images and the pool, or every k-th of it; with stages if they are named."""
+    run = partial(run_classifier, stage_names=stage_names, most_statistics=most_statistics)
     data, average = training.data, training.step.average.classifier
     # A judge has seen the labelled ones, and they would look more ordinary than any other.
     positions = (~data.is_shown).nonzero().flatten()
     if at_most is not None:
         positions = positions[:: max(1, -(-len(positions) // at_most))]
-    outputs = run_classifier(average, data.labeled, stage_names=stage_names)
+    outputs = run(average, data.labeled)
     if len(positions):
-        outputs = outputs.append(run_classifier(average, data.unlabeled.select(positions), stage_names=stage_names))
+        outputs = outputs.append(run(average, data.unlabeled.select(positions)))
     return PoolOutputs(outputs, torch.cat([data.labels, torch.full((len(positions),), UNLABELED)]), positions)
 
 
@@ -178,7 +184,8 @@ def weigh_pool(training: Training) -> None:
     weights = training.step.objective.inlier_probability
     assert weights is not None, "outliers is auto"
     # Labelled images in the pool are inliers, and keep their weight of 1.
-    found = run_on_pool(training, training.input.stage_names(training.step.average.classifier))
+    names = training.input.stage_names(training.step.average.classifier)
+    found = run_on_pool(training, names, most_statistics=MOST_STATISTICS)
     p_inlier = judge_pool(found.outputs, found.labels)[found.labels == UNLABELED]
     weights[found.positions.to(weights.device)] = p_inlier.to(weights)
     training.leave_out_outliers()

@@ -79,6 +79,7 @@ def run_result(
         "test_images": None if evaluation is None else evaluation.n,
         "utilisation": history.metrics.get("utilisation"),
         "pseudo_label_accuracy": history.metrics.get("pseudo_label_accuracy"),
+        "left_out_share": training.left_out_share,
         "loss": history.metrics.get("loss"),
         "skipped_steps": int(history.metrics.get("skipped_steps") or 0),
         "steps": config.steps,

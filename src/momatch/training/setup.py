@@ -70,6 +70,13 @@ class Training:
         self.step.objective.algorithm.forget_undrawn(is_drawn)
         self.step.count_left_out(~is_drawn)
 
+    @property
+    def left_out_share(self) -> float | None:
+        """Share of the pool that is not drawn from; None unless `outliers = "auto"`."""
+        if self.step.objective.inlier_probability is None:
+            return None
+        return 1.0 - self.stream.pool_drawn / len(self.data.unlabeled)
+
     @cached_property
     def data_digest(self) -> str:
         """Hash of the dataset, to detect changes on resume."""
