@@ -30,6 +30,7 @@ from momatch.heads import Head, log_density, log_posterior
 from momatch.models.classifier import Classifier
 from momatch.models.outputs import Outputs, run_classifier
 from momatch.numerics.checks import check_fraction, check_labels
+from momatch.numerics.scores import nan_outlies
 from momatch.outliers import DISTANCES
 
 __all__ = [
@@ -177,10 +178,7 @@ def outlier_scores(head: Head, outputs: Outputs) -> dict[str, Float[Tensor, " n"
     scores = {"density": -log_density(log_joint), "confidence": log_doubt(log_joint.cpu())}
     if head.has_centers:
         scores = {name: distance(head, z) for name, distance in DISTANCES.items()} | scores
-    infinity = torch.inf
-    return {
-        name: score.cpu().nan_to_num(nan=infinity, posinf=infinity, neginf=-infinity) for name, score in scores.items()
-    }
+    return {name: nan_outlies(score.cpu()) for name, score in scores.items()}
 
 
 def separation(

@@ -17,6 +17,7 @@ from momatch.evaluation.evaluate import confident_samples
 from momatch.evaluation.pool_judging import LIKELY_OUTLIER, inspect_pool
 from momatch.heads import log_posterior
 from momatch.models.outputs import Outputs
+from momatch.numerics.scores import nan_outlies
 from momatch.outliers import Judge
 from momatch.outliers.contamination import TwoGaussians, inlier_component
 
@@ -119,9 +120,7 @@ def judge_scores(judge: Judge, outputs: Outputs) -> dict[str, Float[Tensor, " n"
     verdicts = [judge.verdict(stages.to(judge.scale), of_batch) for stages, of_batch in batches]
     score, nearest, density = (torch.cat(parts) for parts in zip(*verdicts, strict=True))
     scores = {"judge": score, "nearest": nearest, "density": -density}
-    return {
-        name: score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf) for name, score in scores.items()
-    }
+    return {name: nan_outlies(score) for name, score in scores.items()}
 
 
 def likely_inliers(judged: JudgedPool, outputs: Outputs) -> Int64[Tensor, " k"]:

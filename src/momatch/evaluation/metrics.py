@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.heads import log_posterior
+from momatch.numerics.scores import nan_outlies
 
 #: Number of equal-width confidence bins.
 CALIBRATION_BINS = 15
@@ -147,4 +148,4 @@ def fpr95(inliers: Float[Tensor, " n"], outliers: Float[Tensor, " m"]) -> float:
 def _comparable(name: str, scores: Tensor) -> Float[Tensor, " n"]:
     if scores.ndim != 1 or len(scores) == 0:
         raise ValueError(f"{name}: got shape {tuple(scores.shape)}, expected (n,), with at least one score")
-    return scores.detach().cpu().double().nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    return nan_outlies(scores.detach().cpu().double())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from momatch.heads import Head, log_density, log_posterior
 from momatch.models.classifier import Classifier
+from momatch.numerics.scores import nan_outlies
 from momatch.outliers import DISTANCES, Judge, Score, StageReader
 from momatch.outliers.conformal import conformal_p_value
 from momatch.outliers.judge import Verdict
@@ -160,7 +161,7 @@ class Scorer(nn.Module):
         distance = DISTANCES["nearest"](head, z) if head.has_centers else torch.full_like(density, torch.nan)
         name = self.score_name
         score = -density if name == "density" else distance if name == "nearest" else DISTANCES[name](head, z)
-        return density, distance, score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        return density, distance, nan_outlies(score)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Resize the buffer to the number of scores in the checkpoint.

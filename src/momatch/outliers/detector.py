@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from momatch.heads import Head, log_density
 from momatch.numerics.checks import check_embeddings, check_fraction, is_readable
+from momatch.numerics.scores import nan_outlies
 from momatch.outliers.conformal import conformal_p_value
 from momatch.outliers.discovery import benjamini_hochberg
 from momatch.outliers.stage_judge import StageJudge
@@ -129,7 +130,7 @@ class OutlierDetector(nn.Module):
         head = self.head
         check_embeddings(z, head.embedding_dim, batch_dims=1)
         scores = -log_density(head(z)) if self.score_name == "density" else DISTANCES[self.score_name](head, z)
-        return scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        return nan_outlies(scores)
 
     def fit(self, z: Shaped[Tensor, "n *size"]) -> "OutlierDetector":
         """Score labelled embeddings, for percentile thresholds.

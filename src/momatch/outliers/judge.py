@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from momatch.numerics.checks import check_embeddings, check_labels, check_positive_int, is_readable
 from momatch.numerics.precision import full_precision
+from momatch.numerics.scores import nan_outlies
 
 #: Samples with their classes, in batches of any size. Iterated several times.
 Batches = Iterable[tuple[Float[Tensor, "_ F"], Integer[Tensor, " _"]]]
@@ -330,7 +331,7 @@ class Judge(nn.Module):
         unusual = (distance - self.typical_distance) / self.distance_deviation
         unsure = torch.special.entr(posterior.to(unusual)).sum(1)
         score: Tensor = unusual + unsure
-        return score.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        return nan_outlies(score)
 
     def _checked(self, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches in float64 on the CPU, without empty ones."""
