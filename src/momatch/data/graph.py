@@ -21,7 +21,7 @@ _BALANCING = 5
 #: Neighbours are exact in tables of at most so many rows.
 _EXACT = 20_000
 _SEARCHED_AT_ONCE = 50_000
-#: Beyond, the rows are divided among so many indexes, which are built at the same time.
+#: Larger tables are divided among so many indexes, which are built at the same time.
 _INDEXES = 4
 #: Candidates that an index looks at to add and to find a row. More find more of the neighbours, and take longer.
 _TO_ADD, _TO_FIND = 40, 24
