@@ -46,15 +46,16 @@ def nearest_neighbors(
 def _indexed_neighbors(
     table: Float64[np.ndarray, "N F"], count: int
 ) -> tuple[Float64[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
-    """By navigable small-world graphs, which find nearly all of them in a time that grows little faster than the table."""
+    """By navigable small-world graphs, which find most of them in a time that grows little faster than the table."""
     vectors = table.astype(np.float32)
     numbers = np.arange(len(table))
     with ThreadPoolExecutor(_INDEXES) as pool:
         indexes = list(pool.map(partial(_index, vectors), [numbers[part::_INDEXES] for part in range(_INDEXES)]))
     neighbors = np.empty((len(table), count), dtype=np.int64)
     for start in range(0, len(table), _SEARCHED_AT_ONCE):
-        rows = numbers[start : start + _SEARCHED_AT_ONCE]
-        matches = [index.search(vectors[rows], count + 1) for index in indexes]
+        some = slice(start, start + _SEARCHED_AT_ONCE)
+        rows = numbers[some]
+        matches = [index.search(vectors[some], count + 1) for index in indexes]
         found = np.concatenate([match.keys.astype(np.int64) for match in matches], 1)
         distance = np.concatenate([match.distances for match in matches], 1)
         # Itself last, or not at all: among many copies of a row it may not be found.

@@ -30,8 +30,8 @@ from momatch.heads import Head, log_density, log_posterior
 from momatch.models.classifier import Classifier
 from momatch.models.outputs import Outputs, run_classifier
 from momatch.numerics.checks import check_fraction, check_labels
-from momatch.numerics.scores import nan_outlies
 from momatch.outliers import DISTANCES
+from momatch.outliers.conformal import nan_outlies
 
 __all__ = [
     "Evaluation",

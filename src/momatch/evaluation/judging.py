@@ -17,8 +17,8 @@ from momatch.evaluation.evaluate import confident_samples
 from momatch.evaluation.pool_judging import LIKELY_OUTLIER, inspect_pool
 from momatch.heads import log_posterior
 from momatch.models.outputs import Outputs
-from momatch.numerics.scores import nan_outlies
 from momatch.outliers import Judge
+from momatch.outliers.conformal import nan_outlies
 from momatch.outliers.contamination import TwoGaussians, inlier_component
 
 #: Least P(inlier) of an unlabelled sample that the judge is fitted to if the pool has outliers: a few in the fit are enough to

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from momatch.heads import log_posterior
-from momatch.numerics.scores import nan_outlies
+from momatch.outliers.conformal import nan_outlies
 
 #: Number of equal-width confidence bins.
 CALIBRATION_BINS = 15

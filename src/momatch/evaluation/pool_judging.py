@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from momatch.models.outputs import Outputs, thinned
+from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
 from momatch.outliers.contamination import two_gaussians
+from momatch.outliers.stages import thinned
 
 #: The labelled samples are left out in so many parts, if a class has as many.
 _PARTS = 4

@@ -12,6 +12,7 @@ from momatch.data.rows import Rows
 from momatch.models.backbones import SideBySide
 from momatch.models.classifier import Classifier
 from momatch.numerics.checks import check_positive_int
+from momatch.outliers.stages import thinned
 
 #: Images that features are standardised over.
 STANDARDIZED_OVER = 256
@@ -47,12 +48,6 @@ class Outputs:
             assert other.stages is not None
             stages = torch.cat([self.stages, other.stages])
         return Outputs(torch.cat([self.z, other.z]), torch.cat([self.log_joint, other.log_joint]), stages)
-
-
-def thinned(statistics: Float[Tensor, "n S"], most: int) -> Float[Tensor, "n s"]:
-    """Every k-th statistic, so that there are at most so many."""
-    # Contiguous, so that the others' memory is free.
-    return statistics[:, :: -(-statistics.shape[1] // most)].contiguous()
 
 
 def run_classifier(
@@ -96,7 +91,8 @@ def run_classifier(
                 found = rows.inspect(classifier, batch, positions, stage_names)
             z, *stages = found
             if most_statistics is not None:
-                stages = [thinned(each, most_statistics) for each in stages]
+                # Contiguous, so that the others' memory is free.
+                stages = [thinned(each, most_statistics).contiguous() for each in stages]
             parts.append(tuple(map(_on_cpu, (z, classifier.head(z), *stages))))
         return Outputs(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from momatch.heads import Head, log_density, log_posterior
 from momatch.models.classifier import Classifier
-from momatch.numerics.scores import nan_outlies
 from momatch.outliers import DISTANCES, Judge, Score, StageReader
-from momatch.outliers.conformal import conformal_p_value
+from momatch.outliers.conformal import conformal_p_value, nan_outlies
 from momatch.outliers.judge import Verdict
 
 #: Outlier scores: that of the judge, or one of the head's, see `momatch.OutlierDetector`.

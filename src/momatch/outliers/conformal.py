@@ -8,6 +8,11 @@ from torch import Tensor
 from momatch.numerics.checks import is_traced
 
 
+def nan_outlies(scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Outlier scores with +inf for NaN, which is most outlying of all; infinite ones stay."""
+    return scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
 def conformal_p_value(calibration_scores: Float[Tensor, " m"], scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """(1 + #{calibration >= score}) / (m + 1) for each of the scores.
 

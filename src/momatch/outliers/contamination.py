@@ -120,13 +120,13 @@ class TwoGaussians:
             labeled: as for `outlier_share`.
             classes: of these.
         """
-        is_finite = labeled.isfinite()
-        classes, in_lower = classes[is_finite], self.lower(labeled[is_finite])
-        if len(classes) < _FEWEST:
+        evidence, is_finite = self.evidence(labeled), labeled.isfinite()
+        if evidence == 0.0:
             return 0.0
+        classes, in_lower = classes[is_finite], self.lower(labeled[is_finite])
         kept = float(torch.stack([in_lower[classes == k].mean() for k in classes.unique()]).mean())
         is_clear = max(_ramp(self.gain, _SURE_GAIN), _ramp(self.apart, _FAR_APART))
-        return self.evidence(labeled) * _ramp(kept, _KEPT) * is_clear
+        return evidence * _ramp(kept, _KEPT) * is_clear
 
 
 @torch.no_grad()

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from momatch.heads import Head, log_density
 from momatch.numerics.checks import check_embeddings, check_fraction, is_readable
-from momatch.numerics.scores import nan_outlies
-from momatch.outliers.conformal import conformal_p_value
+from momatch.outliers.conformal import conformal_p_value, nan_outlies
 from momatch.outliers.discovery import benjamini_hochberg
 from momatch.outliers.stage_judge import StageJudge
 from momatch.outliers.thresholds import chi2_quantile

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from momatch.numerics.checks import check_embeddings, check_labels, check_positive_int, is_readable
 from momatch.numerics.precision import full_precision
-from momatch.numerics.scores import nan_outlies
+from momatch.outliers.conformal import nan_outlies
 
 #: Samples with their classes, in batches of any size. Iterated several times.
 Batches = Iterable[tuple[Float[Tensor, "_ F"], Integer[Tensor, " _"]]]

@@ -148,7 +148,7 @@ class StageReader:
                 f"stage {name!r}: got {got}, expected a tensor (n, C), (n, T, C), (n, C, H, W) or (n, C, D, H, W)"
             )
         # Now, because the next layer may work in place.
-        seen[name] = statistics(_thinned(output, MAX_CHANNELS))
+        seen[name] = statistics(thinned(output, MAX_CHANNELS))
 
 
 def find_stages(backbone: nn.Module, x: Tensor, *, network: nn.Module | None = None) -> tuple[str, ...]:
@@ -242,8 +242,8 @@ def _spaced(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(reversed(names[::-1][::step]))
 
 
-def _thinned(output: Tensor, most: int) -> Tensor:
-    """Every k-th channel, so that there are at most so many."""
+def thinned(output: Tensor, most: int) -> Tensor:
+    """Every k-th channel of a layer's output, or every k-th statistic, so that there are at most so many."""
     axis = 2 if output.ndim == 3 else 1
     step = -(-output.shape[axis] // most)
     return output if step == 1 else output[(slice(None),) * axis + (slice(None, None, step),)]
