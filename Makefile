@@ -56,10 +56,11 @@ figures: $(INSTALLED)
 	$(BIN)/python -m reproduction.figures.constraint
 	$(BIN)/python -m reproduction.figures.tsne_panels
 
+# --no-compile: most of the modules that would be compiled are never imported, and the others are compiled when they are.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "momatch needs Python 3.11 or newer, got %s; set PYTHON=..." % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:

@@ -112,8 +112,17 @@ def test_summary_of_other_settings():
         algorithm="supervised", head="linear", embedding_dim=0, labels_per_class=0, outliers="none"
     ).resolved()
     text = "\n".join(
-        summary(config, {"test_accuracy": None, "test_accuracy_note": "there are no test images", "skipped_steps": 7})
+        summary(
+            config,
+            {
+                "test_accuracy": None,
+                "test_accuracy_note": "there are no test images",
+                "skipped_steps": 7,
+                "evidence": {"linear, strong": 0.754, "lead of neighbours": 0.0},
+            },
+        )
     )
+    assert "guided by linear, strong 75%, lead of neighbours 0%" in text
     assert "digits: all labels, seed 0" in text
     assert "linear head on the backbone's features, no constraint" in text
     assert "supervised, 1,200 steps of 32 labelled images" in text

@@ -518,12 +518,23 @@ def test_class_weight(fitted, problem):
     for wrong in ("equal", {0: 0.0}, {0: "much"}, 3):
         with pytest.raises(ValueError, match="class_weight: got"):
             quick_with(class_weight=wrong).fit(problem.X, problem.y)
-    with pytest.raises(ValueError, match="got a weight for 'typo', which is no class, expected some of"):
-        quick_with(class_weight={"typo": 2.0}).fit(problem.X, problem.y)
     tiny = quick_with(class_weight={problem.y.max(): 5e-324}).fit(problem.X, problem.y).predict_proba(problem.X)
     np.testing.assert_allclose(tiny.sum(1), 1.0)
     with pytest.raises(ValueError, match="network: got 3, expected a momatch"):
         MoMatchClassifier(network=3).fit(problem.X, problem.y)
+
+
+@unchecked
+def test_what_does_not_fit_the_classes_or_the_table_is_said_before_training(problem, monkeypatch):
+    monkeypatch.setattr("momatch.estimator.classifier.fit_set", None)
+    with pytest.raises(ValueError, match="got a weight for 'typo', which is no class, expected some of"):
+        quick_with(class_weight={"typo": 2.0}).fit(problem.X, problem.y)
+    with pytest.raises(ValueError, match="rejected_label: got 0, which is one of the classes"):
+        quick_with(rejected_label=0).fit(problem.X, problem.y)
+    with pytest.raises(ValueError, match="verbose: got 'much', expected 0 or 1"):
+        quick_with(verbose="much").fit(problem.X, problem.y)
+    with pytest.raises(ValueError, match=r"X: got dates or times \(datetime64\[D\]\), expected numbers"):
+        quick_with().fit(np.zeros(problem.X.shape, dtype="datetime64[D]"), problem.y)
 
 
 @pytest.mark.slow

@@ -106,6 +106,28 @@ def test_dates_are_refused(X):
         categorical_columns(X)
 
 
+@pytest.mark.parametrize(
+    "X",
+    [
+        pd.DataFrame({"a": [1.0, 2.0], "odd": [[1], [2]]}),
+        pd.DataFrame({"odd": [1j, 2j]}),
+        pd.DataFrame({"odd": [{"x": 1}, "text"]}),
+        pl.DataFrame({"odd": [[1], [2]]}),
+    ],
+)
+def test_what_is_neither_number_nor_category_is_refused(X):
+    with pytest.raises(ValueError, match=r"neither numbers nor categories in column 'odd'.*convert or drop it"):
+        categorical_columns(X)
+
+
+def test_columns_keep_their_kind():
+    columns = Columns.of(frame(), np.ones(4))
+    with pytest.raises(ValueError, match="got numbers in 'color', expected categories as in the fit, such as 'blue'"):
+        columns(frame().assign(color=1.0))
+    with pytest.raises(ValueError, match="got 'large' in column 'size', expected numbers, as in the fit"):
+        columns(frame().assign(size="large"))
+
+
 def test_identifiers_are_refused():
     X = pd.DataFrame({"id": [f"row {i}" for i in range(300)]})
     with pytest.raises(ValueError, match="got 300 categories in column 'id', expected at most 255; drop the column"):

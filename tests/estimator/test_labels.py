@@ -75,7 +75,8 @@ def test_numbers_with_a_marker(y, unlabeled, classes, codes):
     [
         ([0.5, 1.5, 2.0], -1, "Unknown label type"),
         ([0.0, np.inf, -1.0], -1, "infinity"),
-        ([0.0, np.nan, -1.0], -1, "NaN"),
+        ([0.0, np.nan, -1.0], -1, "Input y contains NaN.*marked by -1; pass unlabeled=None"),
+        (pd.Series([3, pd.NA, 7], dtype="Int64"), -1, "different types.*None for missing"),
         (np.array(["cat", 3, -1], dtype=object), -1, "different types.*unlabeled"),
         (np.array(["cat", None, "dog"], dtype=object), -1, "different types.*None for missing"),
         (np.array([0, 1], dtype="M8[D]"), -1, "Unknown label type"),
@@ -90,8 +91,15 @@ def test_what_are_no_classes(y, unlabeled, match):
         split_labels(y, unlabeled)
 
 
+@pytest.mark.parametrize("column", [pd.Series([3, pd.NA, 7], dtype="Int64"), pl.Series([3, None, 7])])
+def test_whole_numbers_stay_whole_beside_missing_values(column):
+    classes, _ = encode_labels(*split_labels(column, None))
+    assert classes.dtype.kind == "i"
+    assert classes.tolist() == [3, 7]
+
+
 def test_labels_are_needed():
-    with pytest.raises(ValueError, match="got 3 unlabelled samples"):
+    with pytest.raises(ValueError, match="got 3 samples that are all unlabelled or of weight 0"):
         encode_labels(*split_labels([-1, -1, -1], -1))
 
 

@@ -37,7 +37,8 @@ def test_all_features_by_one_number(rng):
     ("deviations", "scale"),
     [
         ([1.0, 1.0, 1.0], "global"),
-        ([3.0, 1.0, 0.001], "global"),
+        ([2.9, 1.0, 0.001], "global"),
+        ([6.6, 1.0, 1.0], "feature"),  # else the first would hide the others
         ([1e4, 10.0, 1.0], "feature"),
         ([0.0, 0.0, 0.0], "feature"),
     ],

@@ -20,7 +20,23 @@ from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, re
     ],
 )
 def test_draws(counts, expected):
-    assert is_balanced_draw(np.array(counts)) is expected
+    assert is_balanced_draw(np.array(counts), label_prior(np.array(counts, dtype=float))) is expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "pool", "expected"),
+    [
+        ([20, 19], [0.94, 0.06], True),  # such labels would never be drawn at random
+        ([20, 19], [0.6, 0.4], False),
+        ([20, 10], [0.94, 0.06], False),  # nobody draws so
+        ([4, 3], [0.98, 0.02], True),
+        ([4, 3], [0.94, 0.06], False),  # seven labels say little
+        ([10, 9, 8], [1.0, 0.0, 0.0], True),
+        ([5, 0], [0.5, 0.5], False),
+    ],
+)
+def test_nearly_balanced_draws_contradict_the_pool(counts, pool, expected):
+    assert is_balanced_draw(np.array(counts), np.array(pool)) is expected
 
 
 def test_no_class_is_impossible():

@@ -34,7 +34,12 @@ def test_labels_reach_their_own_cluster(labeled_in_pool):
     features, labels = clusters()
     examples = Examples(FeatureRows([features]), labels)
     data = split_by_rows(examples, ["a", "b", "c"], [0, 1, 2], labeled_in_pool=labeled_in_pool)
-    found = pool_guide(data, weak_views=1, neighbors=4, seed=0).posterior
+    whole = pool_guide(data, weak_views=1, neighbors=4, seed=0)
+    *views, lead = whole.evidence.values()
+    assert sum(views) == pytest.approx(1.0)
+    assert lead == 1.0 - whole.floor
+    assert whole.describe().endswith(f"lead of neighbours {lead:.0%}")
+    found = whole.posterior
     assert found.shape == (60 if labeled_in_pool else 57, 3)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.sum(1), torch.ones(len(found)))

@@ -158,6 +158,8 @@ def summary(config: TrainConfig, result: Mapping[str, Any], notes: Sequence[str]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         yield f"{name:{width}}  {value:>9}"
+    if result.get("evidence"):
+        yield "guided by " + ", ".join(f"{name} {share:.0%}" for name, share in result["evidence"].items())
     if result.get("test_accuracy") is None:
         yield f"no test accuracy: {result.get('test_accuracy_note')}"
     yield ""

@@ -16,7 +16,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from momatch.estimator.columns import Columns, categorical_columns, is_frame
 from momatch.estimator.fitting import Fitted, fit_set
-from momatch.estimator.labels import check_class_weight, class_ratio, encode_labels, mark_rejected, split_labels
+from momatch.estimator.labels import (
+    check_class_weight,
+    check_rejected_label,
+    class_ratio,
+    encode_labels,
+    mark_rejected,
+    split_labels,
+)
 from momatch.estimator.network_options import NetworkOptions
 from momatch.estimator.samples import weighted_set
 from momatch.estimator.settings import read_settings
@@ -144,6 +151,9 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         weight = _check_weight(sample_weight, len(X))
         known, labels = split_labels(y, self.unlabeled)
         self.classes_, codes = encode_labels(known & (weight > 0), labels[weight[known] > 0])
+        # Before the fit, not after it.
+        check_rejected_label(self.rejected_label, self.classes_)
+        class_ratio(self.class_weight, self.classes_, np.ones(len(self.classes_)))
         has_categories = bool(categorical_columns(X))
         if has_categories:
             self._columns = Columns.of(X, weight)
@@ -251,6 +261,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """The table with as many columns of the same names as in the fit, as numbers unless it has categories."""
+        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+            raise ValueError(f"X: got dates or times ({X.dtype}), expected numbers; convert them, for example to days")
         # A column is of categories if it was in the fit, whatever the rows of now hold.
         if categorical_columns(X) if reset else self._columns.categories and is_frame(X):
             return validate_data(self, X, reset=reset, skip_check_array=True)

@@ -1,5 +1,6 @@
 """Columns of a table as numbers: categories as one column each, missing values as the median."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ def categorical_columns(X: Any) -> list[int]:
     """Positions of the columns of a data frame that hold categories or text; none in anything but a data frame.
 
     Raises:
-        ValueError: if a column holds dates or times.
+        ValueError: if a column holds dates, times, or what is neither a number nor a category.
     """
     if not is_frame(X):
         return []
@@ -35,6 +36,13 @@ def categorical_columns(X: Any) -> list[int]:
             raise ValueError(
                 f"X: got dates or times in column {name!r} ({column.dtype}), expected numbers or categories; convert it, for "
                 "example to days since a date"
+            )
+        if kind.startswith(("complex", "list", "array", "struct", "binary")) or (
+            kind == "object" and not all(map(_is_plain, np.asarray(column).tolist()))
+        ):
+            raise ValueError(
+                f"X: got values that are neither numbers nor categories in column {name!r} ({column.dtype}), expected numbers, "
+                "text or categories; convert or drop it"
             )
         if kind.startswith(("category", "categorical", "enum", "str", "string", "utf8")) or (
             kind == "object" and not _is_numeric(np.asarray(column))
@@ -85,8 +93,8 @@ class Columns:
         """The numbers of `X`, which has the columns of the training data.
 
         Raises:
-            ValueError: if it has no columns of categories but the training data had, a column that was numeric is not, or a
-                value is infinite.
+            ValueError: if it has no columns of categories but the training data had, a column that was numeric or of categories
+                is not, or a value is infinite.
         """
         if self.categories and not is_frame(X):
             raise ValueError(
@@ -102,12 +110,23 @@ class Columns:
                 X, dtype=np.float64, ensure_all_finite="allow-nan", input_name="X"
             )
             return table
-        parts = [
-            np.asarray([_column(X, position) == name for name in names], dtype=np.float64).reshape(len(names), len(X)).T
-            for position, names in self.categories.items()
-        ]
+        parts = []
+        for position, names in self.categories.items():
+            column = _column(X, position)
+            if column.dtype.kind == "f" and not np.isnan(column).all() and not _is_numeric(names):
+                raise ValueError(
+                    f"X: got numbers in {X.columns[position]!r}, expected categories as in the fit, such as {names[0]!r}"
+                )
+            parts.append(np.asarray([column == name for name in names], dtype=np.float64).reshape(len(names), len(X)).T)
         if self.numeric:
-            given = np.stack([_column(X, position) for position in self.numeric], 1)
+            columns = [_column(X, position) for position in self.numeric]
+            for position, column in zip(self.numeric, columns, strict=True):
+                if column.dtype.kind != "f":
+                    odd = next(value for value in column.tolist() if value is not None)
+                    raise ValueError(
+                        f"X: got {odd!r} in column {X.columns[position]!r}, expected numbers, as in the fit"
+                    )
+            given = np.stack(columns, 1)
             parts.insert(0, check_array(given, dtype=np.float64, ensure_all_finite="allow-nan", input_name="X"))
         return np.concatenate(parts, 1)
 
@@ -126,6 +145,11 @@ def _column(X: Any, position: int) -> Shaped[np.ndarray, " n"]:
         return values.astype(np.float64)
     values[missing] = None
     return values
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value can be a number or a category; lists, for example, cannot."""
+    return isinstance(value, Hashable) and not isinstance(value, complex)
 
 
 def _known(values: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " c"]:

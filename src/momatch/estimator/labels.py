@@ -26,7 +26,7 @@ def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped
     Raises:
         ValueError: if `y` is not 1-D, mixes strings and numbers, or has labels that cannot be classes.
     """
-    y = np.asarray(column_or_1d(y, warn=True))
+    y = np.asarray(column_or_1d(_whole_numbers(y), warn=True))
     if y.dtype.kind == "T":  # numpy's variable-length strings, which may hold missing values
         y = y.astype(object)
     known = ~_marked(y, unlabeled)
@@ -34,6 +34,11 @@ def split_labels(y: Any, unlabeled: Any) -> tuple[Bool[np.ndarray, " n"], Shaped
     if labels.dtype.kind == "O":
         labels = _of_one_kind(labels)
     if labels.dtype.kind == "f":
+        if np.isnan(labels).any():
+            raise ValueError(
+                f"Input y contains NaN, and unlabelled samples are marked by {unlabeled!r}; pass unlabeled=None if missing "
+                "values mark them"
+            )
         assert_all_finite(labels, input_name="y")
         if np.any(labels != np.floor(labels)):
             raise ValueError(
@@ -60,8 +65,8 @@ def encode_labels(
     """
     if not len(labels):
         raise ValueError(
-            f"y: got {len(known)} unlabelled samples and no labelled ones, expected at least one per class; use the "
-            " unlabelled marker only for samples whose class is unknown"
+            f"y: got {len(known)} samples that are all unlabelled or of weight 0, expected at least one labelled sample of "
+            "each class; use the unlabelled marker only for samples whose class is unknown"
         )
     classes, numbers = np.unique(labels, return_inverse=True)
     codes = np.full(len(known), -1, dtype=np.int64)
@@ -91,11 +96,7 @@ def mark_rejected(
         label = label.item()
     if label is None:
         label = REJECTED_NUMBER if numeric else REJECTED_NAME
-    if label in classes.tolist():
-        raise ValueError(
-            f"rejected_label: got {label!r}, which is one of the classes, expected a label that is not a class; pass another "
-            "rejected_label"
-        )
+    check_rejected_label(label, classes)
     same_kind = (numeric and classes.dtype.kind != "b" and isinstance(label, int | float)) or (
         classes.dtype.kind == "U" and isinstance(label, str)
     )
@@ -104,6 +105,29 @@ def mark_rejected(
     marked = predicted.astype(dtype)
     marked[rejected] = label
     return marked
+
+
+def check_rejected_label(label: Any, classes: Shaped[np.ndarray, " K"]) -> None:
+    """Check that predictions would tell a rejected sample from one of a class; None, the default label, is not checked.
+
+    Raises:
+        ValueError: if it is one of the classes.
+    """
+    if label is not None and label in classes.tolist():
+        raise ValueError(
+            f"rejected_label: got {label!r}, which is one of the classes, expected a label that is not a class; pass another "
+            "rejected_label"
+        )
+
+
+def _whole_numbers(y: Any) -> Any:
+    """Integers of a data frame's column, some of them missing, as objects: numpy would make them floats."""
+    kind = str(getattr(y, "dtype", "")).lower()
+    if hasattr(y, "to_list") and kind.startswith(("int", "uint")):
+        values = y.to_list()
+        if any(map(is_missing, values)):
+            return np.array(values, dtype=object)
+    return y
 
 
 def _marked(y: Shaped[np.ndarray, " n"], unlabeled: Any) -> Bool[np.ndarray, " n"]:
@@ -147,7 +171,7 @@ def is_missing(value: Any) -> bool:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Validate the parameter.
+    """Validate the parameter; its classes are checked by `class_ratio`.
 
     Raises:
         ValueError: if it is neither None, "balanced" nor a dict of finite weights above 0.

@@ -21,7 +21,7 @@ class NetworkOptions(BaseEstimator):  # type: ignore[misc]
         cutoff: minimum confidence for a pseudo-label to count, if the algorithm has one.
         unlabeled_weight: weight of the pseudo-label loss; None for the algorithm's own.
         scale: "feature" divides each feature by its standard deviation, "global" divides all by the same number. "auto" uses
-            "global" if features seem to share a unit (median standard deviation at least a tenth of the largest).
+            "global" if features seem to share a unit (median standard deviation at least 0.3 of the largest).
         graph_neighbors: number of nearest neighbours in the graph that labels are spread over; 0 disables it.
         neighbors: number of nearest neighbours that an augmented sample may move towards; 0 disables moves.
         weak_move: maximum move in weak augmentation, as a fraction of the distance to the neighbour.

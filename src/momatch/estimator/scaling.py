@@ -15,7 +15,7 @@ _LARGEST = np.finfo(np.float64).max
 #: A feature is constant if its values differ by no more than this, relative to the largest.
 _ROUNDING = 8 * np.finfo(np.float64).eps
 #: Features share a unit if the median standard deviation is at least this fraction of the largest.
-_ALIKE = 0.1
+_ALIKE = 0.3
 #: Values farther from the median than _ABSURD times the _USUAL quantile of the distances are clipped. Otherwise a number in
 #: the wrong unit, or 1e9 for "missing", would dominate the standard deviation.
 _ABSURD, _USUAL = 20.0, 0.95
@@ -52,7 +52,7 @@ class Scaling:
             samples: the data.
             scale: "feature": divide each feature by its standard deviation. "global": divide all by the root of the mean
                 variance, which does not blow up features that hardly vary. "auto": "global" if the features seem to share a
-                unit, that is, if the median standard deviation (of features that vary) is at least a tenth of the largest.
+                unit, that is, if the median standard deviation (of features that vary) is at least 0.3 of the largest.
         """
         low, high = _bounds(samples)
         x = np.clip(samples.x, low, high)

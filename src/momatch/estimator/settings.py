@@ -91,7 +91,7 @@ def read_settings(parameters: Mapping[str, Any]) -> Settings:
         neighbors=_count("neighbors", given),
         calibration_fraction=_amount("calibration_fraction", given, largest=0.9),
         outlier_score="judge" if given["outlier_score"] == "auto" else given["outlier_score"],
-        verbose=bool(given["verbose"]),
+        verbose=_is_verbose(given["verbose"]),
     )
 
 
@@ -103,6 +103,12 @@ def _of_group(group: type[LossSettings] | type[OptimizerSettings], given: Mappin
 def _sizes(given: Any) -> tuple[int, ...]:
     sizes = tuple(given) if isinstance(given, tuple | list | np.ndarray) else (given,)
     return tuple(check_positive_int("hidden_sizes", size) for size in sizes)
+
+
+def _is_verbose(given: Any) -> bool:
+    if not isinstance(given, int) or given < 0:
+        raise ValueError(f"verbose: got {given!r}, expected 0 or 1")
+    return given > 0
 
 
 def _count(name: str, given: Mapping[str, Any]) -> int:

@@ -121,9 +121,10 @@ def gather_evidence(
     of_rows = supervised(x)
     posterior = pooled(of_rows, weights)
     ratio = np.ones(num_classes)
-    if not is_labeled.all() and is_balanced_draw(np.bincount(labels, minlength=num_classes)):
+    if not is_labeled.all():
         found = pool_prior(posterior[~is_labeled], sample_weight[~is_labeled], prior)
-        prior, ratio = found, found / prior
+        if is_balanced_draw(np.bincount(labels, minlength=num_classes), found):
+            prior, ratio = found, found / prior
     posterior = guide = reweighted(posterior, ratio)
     if spread is not None:
         graph = _averaged(spread(codes, prior), None if hidden is None else hidden.of_graphs)

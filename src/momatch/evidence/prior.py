@@ -6,11 +6,15 @@ the pool does.
 
 import numpy as np
 from jaxtyping import Float64, Int64
+from scipy.stats import chi2
 
 #: Added to each class's labels: a class is never impossible.
 _PSEUDO_COUNT = 0.5
 #: Share of the classes that have the same number of labels in a balanced draw.
 _MOST = 0.75
+#: In a nearly balanced draw the smallest number of labels is at least this share of the largest, and the pool's frequencies
+#: would give such labels with at most this probability.
+_NEARLY, _BY_CHANCE = 0.75, 1e-3
 _ITERATIONS = 200
 _TOLERANCE = 1e-6
 
@@ -21,13 +25,25 @@ def label_prior(counts: Float64[np.ndarray, " K"]) -> Float64[np.ndarray, " K"]:
     return share
 
 
-def is_balanced_draw(counts: Int64[np.ndarray, " K"]) -> bool:
-    """Whether the same number of labels was drawn of each class, as far as there were so many.
+def is_balanced_draw(counts: Int64[np.ndarray, " K"], pool: Float64[np.ndarray, " K"]) -> bool:
+    """Whether the same number of labels, or nearly so, was drawn of each class, as far as there were so many.
 
-    Then most classes have exactly the largest number, which chance hardly ever does.
+    Then most classes have exactly the largest number, which chance hardly ever does; or all have nearly as many, and the pool
+    is of other frequencies than a draw at random could come from (likelihood-ratio test).
+
+    Args:
+        counts: labels of each class.
+        pool: frequencies of the classes in the pool, `pool_prior`.
     """
-    largest = int(counts.max())
-    return largest > 1 and len(counts) > 1 and int((counts == largest).sum()) >= _MOST * len(counts)
+    largest, K = int(counts.max()), len(counts)
+    if largest <= 1 or K <= 1:
+        return False
+    if int((counts == largest).sum()) >= _MOST * K:
+        return True
+    if counts.min() < _NEARLY * largest:
+        return False
+    ratio = 2.0 * float(counts @ np.log(counts / counts.sum() / np.maximum(pool, np.finfo(float).tiny)))
+    return bool(chi2.sf(ratio, K - 1) < _BY_CHANCE)
 
 
 def _uncertainty(posterior: Float64[np.ndarray, "n K"], share: Float64[np.ndarray, " n"]) -> float:

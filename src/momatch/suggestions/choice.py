@@ -160,7 +160,7 @@ def evidence_posterior(
         return posterior
     dense = np.where(codes >= 0, np.searchsorted(classes, codes), UNLABELED)
     neighbors = (neighborhood.distance, neighborhood.neighbors)
-    of_rows = row_evidence(neighborhood.components, dense, neighbors, num_classes=len(classes), seed=seed)
+    _, of_rows = row_evidence(neighborhood.components, dense, neighbors, num_classes=len(classes), seed=seed)
     posterior[:, classes] = of_rows.posterior
     return posterior
 

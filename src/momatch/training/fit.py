@@ -265,7 +265,7 @@ def _describe_run(config: TrainConfig, training: Training) -> str:
     processes = training.step.processes
     resumed = f"resumed at step {training.stream.step}: " if training.stream.step else ""
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
-    guided = "" if training.step.guide is None else f", lead of neighbours {1.0 - training.step.guide_floor:.0%}"
+    guided = "" if training.guide is None or training.step.guide is None else f", guided by {training.guide.describe()}"
     return (
         f"{resumed}{source.dataset.name}: {source.words}{len(data.labels)} "
         f"labelled and {len(data.unlabeled):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "

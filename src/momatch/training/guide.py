@@ -10,7 +10,7 @@ from torch import Tensor
 from momatch.data.graph import LabelGraph, nearest_neighbors
 from momatch.data.rows import Rows
 from momatch.data.splits import SemiSupervised
-from momatch.evidence import RowEvidence, gather_evidence
+from momatch.evidence import Evidence, RowEvidence, gather_evidence
 
 #: Neighbours are searched in this many principal components: all 1,280 features take 8 times longer for little gain.
 COMPONENTS = 128
@@ -25,11 +25,17 @@ class PoolGuide:
         floor: their weight at the end of the training, which begins at 1.
         confidence: mean confidence that all evidence has in the classes of the pool's unlabelled images; without
             any, in labels that were hidden from it, and None if none could be.
+        evidence: share of each view in what is believed, and how far the graph alone leads.
     """
 
     posterior: Float[Tensor, "N_u K"]
     floor: float
     confidence: float | None
+    evidence: dict[str, float]
+
+    def describe(self) -> str:
+        """What counts how much, for a person."""
+        return ", ".join(f"{name} {share:.0%}" for name, share in self.evidence.items())
 
 
 def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: int) -> PoolGuide:
@@ -50,10 +56,11 @@ def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: i
     table, labeled = components.double().numpy(), len(data.labels)
     codes = np.concatenate([data.labels.numpy(), np.full(len(table) - labeled, -1)])
     found = nearest_neighbors(table, neighbors) if neighbors else None
-    of_rows = row_evidence(table, codes, found, num_classes=len(data.class_names), seed=seed)
+    evidence, of_rows = row_evidence(table, codes, found, num_classes=len(data.class_names), seed=seed)
     unlabeled = labeled + np.flatnonzero(~data.is_shown.numpy())
     guide = torch.from_numpy(of_rows.guide[labeled:].astype(np.float32))
-    return PoolGuide(guide, of_rows.floor, of_rows.confidence(unlabeled))
+    shares = {**evidence.shares(), "lead of neighbours": 1.0 - of_rows.floor}
+    return PoolGuide(guide, of_rows.floor, of_rows.confidence(unlabeled), shares)
 
 
 def row_evidence(
@@ -63,8 +70,8 @@ def row_evidence(
     *,
     num_classes: int,
     seed: int,
-) -> RowEvidence:
-    """What the labels say of every row of a table.
+) -> tuple[Evidence, RowEvidence]:
+    """What the labels say, and what of every row of a table.
 
     Args:
         table: components, `leading_components` of `directions`.
@@ -76,10 +83,9 @@ def row_evidence(
     weight = np.ones(len(codes))
     deviation = max(float(table.std(0).max()), np.finfo(float).tiny)
     spread = None if neighbors is None else LabelGraph(*neighbors, weight).spread
-    _, of_rows = gather_evidence(
+    return gather_evidence(
         table / deviation, codes, weight, num_classes=num_classes, spread=spread, is_blended=False, seed=seed
     )
-    return of_rows
 
 
 def directions(rows: Rows, weak_views: int) -> Float[Tensor, "n F"]:
