@@ -122,7 +122,7 @@ def test_summary_of_other_settings():
             },
         )
     )
-    assert "guided by linear, strong 75%, lead of neighbours 0%" in text
+    assert "guided by linear, strong 75%; lead of neighbours 0%" in text
     assert "digits: all labels, seed 0" in text
     assert "linear head on the backbone's features, no constraint" in text
     assert "supervised, 1,200 steps of 32 labelled images" in text

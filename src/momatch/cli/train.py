@@ -11,6 +11,7 @@ from typing import Any
 from momatch.cli.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine_resumed, merged, preset_layer, read_config_file
+from momatch.console.counts import percentages
 from momatch.console.durations import format_duration
 from momatch.console.signals import speaks
 from momatch.storage.data_record import DATA, read_data_record
@@ -159,7 +160,7 @@ def summary(config: TrainConfig, result: Mapping[str, Any], notes: Sequence[str]
     for name, value in shown:
         yield f"{name:{width}}  {value:>9}"
     if result.get("evidence"):
-        yield "guided by " + ", ".join(f"{name} {share:.0%}" for name, share in result["evidence"].items())
+        yield f"guided by {percentages(result['evidence'])}"
     if result.get("test_accuracy") is None:
         yield f"no test accuracy: {result.get('test_accuracy_note')}"
     yield ""

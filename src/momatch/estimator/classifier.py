@@ -14,6 +14,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from momatch.console.counts import percentages
 from momatch.estimator.columns import Columns, categorical_columns, is_frame
 from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import (
@@ -172,8 +173,7 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         self.evidence_, self.class_prior_ = self.fitted_.evidence()
         self._class_ratio = class_ratio(self.class_weight, self.classes_, self.class_prior_)
         if self.verbose:
-            shares = ", ".join(f"{name} {share:.0%}" for name, share in self.evidence_.items())
-            print(f"answer: {shares}", file=sys.stderr)
+            print(f"answer: {percentages(self.evidence_)}", file=sys.stderr)
         self.calibration_source_ = self.fitted_.calibration_source
         self.n_calibration_ = len(self.fitted_.scorer.calibration_scores)
         self._n_features_out = self.fitted_.scorer.head.embedding_dim

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.special import expit, softmax
 
+from momatch.console.counts import percentages
 from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
 from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
 from momatch.evidence.views import SUPERVISED, SupervisedViews
@@ -61,8 +62,7 @@ class Evidence:
 
     def describe(self) -> str:
         """What counts how much, for a person."""
-        parts = ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items())
-        return f"evidence: {parts}; trust that classes are clusters: {self.trust:.0%}"
+        return f"evidence: {percentages({**self.shares(), 'trust that classes are clusters': self.trust})}"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.config.algorithms import is_custom
+from momatch.console.counts import percentages
 from momatch.console.signals import Interrupted, StopSignals
 from momatch.data.dataset import Dataset
 from momatch.data.feature_spec import FeatureSpec, read_feature_spec
@@ -265,7 +266,8 @@ def _describe_run(config: TrainConfig, training: Training) -> str:
     processes = training.step.processes
     resumed = f"resumed at step {training.stream.step}: " if training.stream.step else ""
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
-    guided = "" if training.guide is None or training.step.guide is None else f", guided by {training.guide.describe()}"
+    guide = None if training.step.guide is None else training.guide
+    guided = "" if guide is None else f", guided by {percentages(guide.evidence)}"
     return (
         f"{resumed}{source.dataset.name}: {source.words}{len(data.labels)} "
         f"labelled and {len(data.unlabeled):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "

@@ -33,10 +33,6 @@ class PoolGuide:
     confidence: float | None
     evidence: dict[str, float]
 
-    def describe(self) -> str:
-        """What counts how much, for a person."""
-        return ", ".join(f"{name} {share:.0%}" for name, share in self.evidence.items())
-
 
 def pool_guide(data: SemiSupervised, *, weak_views: int, neighbors: int, seed: int) -> PoolGuide:
     """Gather the evidence about the pool.
