@@ -20,6 +20,7 @@ from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import (
     check_class_weight,
     check_rejected_label,
+    check_weighted_classes,
     class_ratio,
     encode_labels,
     mark_rejected,
@@ -152,9 +153,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         weight = _check_weight(sample_weight, len(X))
         known, labels = split_labels(y, self.unlabeled)
         self.classes_, codes = encode_labels(known & (weight > 0), labels[weight[known] > 0])
-        # Before the fit, not after it.
         check_rejected_label(self.rejected_label, self.classes_)
-        class_ratio(self.class_weight, self.classes_, np.ones(len(self.classes_)))
+        check_weighted_classes(self.class_weight, self.classes_)
         has_categories = bool(categorical_columns(X))
         if has_categories:
             self._columns = Columns.of(X, weight)

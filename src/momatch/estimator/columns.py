@@ -122,7 +122,7 @@ class Columns:
             columns = [_column(X, position) for position in self.numeric]
             for position, column in zip(self.numeric, columns, strict=True):
                 if column.dtype.kind != "f":
-                    odd = next(value for value in column.tolist() if value is not None)
+                    odd = next(value for value in column.tolist() if not _is_number(value) and value is not None)
                     raise ValueError(
                         f"X: got {odd!r} in column {X.columns[position]!r}, expected numbers, as in the fit"
                     )
@@ -158,4 +158,8 @@ def _known(values: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " c"]:
 
 
 def _is_numeric(values: Shaped[np.ndarray, " n"]) -> bool:
-    return all(isinstance(value, int | float | np.number) or is_missing(value) for value in values.tolist())
+    return all(_is_number(value) or is_missing(value) for value in values.tolist())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number)

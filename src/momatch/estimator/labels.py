@@ -171,7 +171,7 @@ def is_missing(value: Any) -> bool:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Validate the parameter; its classes are checked by `class_ratio`.
+    """Validate the parameter; `check_weighted_classes` checks its classes.
 
     Raises:
         ValueError: if it is neither None, "balanced" nor a dict of finite weights above 0.
@@ -185,23 +185,28 @@ def check_class_weight(class_weight: Any) -> None:
             raise ValueError(f"class_weight: got {weight!r} for class {name!r}, expected a number above 0")
 
 
-def class_ratio(
-    class_weight: Any, classes: Shaped[np.ndarray, " K"], prior: Float64[np.ndarray, " K"]
-) -> Float64[np.ndarray, " K"]:
-    """How many times as frequent each class counts as it is, up to a common factor.
+def check_weighted_classes(class_weight: Any, classes: Shaped[np.ndarray, " K"]) -> None:
+    """Check that the classes of a dict exist.
 
     Raises:
-        ValueError: if a class of the dict does not exist.
+        ValueError: if one does not.
     """
-    if class_weight is None:
-        return np.ones(len(classes))
-    if isinstance(class_weight, str):
-        return 1.0 / prior
-    unknown = [name for name in class_weight if name not in classes.tolist()]
+    named = class_weight if isinstance(class_weight, Mapping) else {}
+    unknown = [name for name in named if name not in classes.tolist()]
     if unknown:
         raise ValueError(
             f"class_weight: got a weight for {unknown[0]!r}, which is no class, expected some of {classes.tolist()}"
         )
+
+
+def class_ratio(
+    class_weight: Any, classes: Shaped[np.ndarray, " K"], prior: Float64[np.ndarray, " K"]
+) -> Float64[np.ndarray, " K"]:
+    """How many times as frequent each class counts as it is, up to a common factor."""
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, str):
+        return 1.0 / prior
     ratio = np.array([float(class_weight.get(name, 1.0)) for name in classes.tolist()])
     bounded: np.ndarray[Any, Any] = np.maximum(ratio / ratio.max(), np.finfo(float).eps)
     return bounded

@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 
 from momatch.console.counts import percentages
 from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
-from momatch.evidence.prior import is_balanced_draw, label_prior, pool_prior, reweighted
+from momatch.evidence.prior import is_balanced_draw, is_nearly_balanced, label_prior, pool_prior, reweighted
 from momatch.evidence.views import SUPERVISED, SupervisedViews
 
 #: Folds of the labels. All are hidden in turn if there are at most so many labels and rows; of more, as many folds as it takes
@@ -121,9 +121,10 @@ def gather_evidence(
     of_rows = supervised(x)
     posterior = pooled(of_rows, weights)
     ratio = np.ones(num_classes)
-    if not is_labeled.all():
+    counts = np.bincount(labels, minlength=num_classes)
+    if not is_labeled.all() and is_nearly_balanced(counts):
         found = pool_prior(posterior[~is_labeled], sample_weight[~is_labeled], prior)
-        if is_balanced_draw(np.bincount(labels, minlength=num_classes), found):
+        if is_balanced_draw(counts, found):
             prior, ratio = found, found / prior
     posterior = guide = reweighted(posterior, ratio)
     if spread is not None:

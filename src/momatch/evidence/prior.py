@@ -35,15 +35,23 @@ def is_balanced_draw(counts: Int64[np.ndarray, " K"], pool: Float64[np.ndarray, 
         counts: labels of each class.
         pool: frequencies of the classes in the pool, `pool_prior`.
     """
-    largest, K = int(counts.max()), len(counts)
-    if largest <= 1 or K <= 1:
+    if not is_nearly_balanced(counts):
         return False
-    if int((counts == largest).sum()) >= _MOST * K:
+    if _is_of_one_number(counts):
         return True
-    if counts.min() < _NEARLY * largest:
-        return False
     ratio = 2.0 * float(counts @ np.log(counts / counts.sum() / np.maximum(pool, np.finfo(float).tiny)))
-    return bool(chi2.sf(ratio, K - 1) < _BY_CHANCE)
+    return bool(chi2.sf(ratio, len(counts) - 1) < _BY_CHANCE)
+
+
+def is_nearly_balanced(counts: Int64[np.ndarray, " K"]) -> bool:
+    """Whether the numbers of labels alone allow a balanced draw."""
+    largest = int(counts.max())
+    is_near = _is_of_one_number(counts) or int(counts.min()) >= _NEARLY * largest
+    return largest > 1 and len(counts) > 1 and is_near
+
+
+def _is_of_one_number(counts: Int64[np.ndarray, " K"]) -> bool:
+    return int((counts == counts.max()).sum()) >= _MOST * len(counts)
 
 
 def _uncertainty(posterior: Float64[np.ndarray, "n K"], share: Float64[np.ndarray, " n"]) -> float:

@@ -266,8 +266,7 @@ def _describe_run(config: TrainConfig, training: Training) -> str:
     processes = training.step.processes
     resumed = f"resumed at step {training.stream.step}: " if training.stream.step else ""
     several = f", {processes.world_size} processes" if processes.world_size > 1 else ""
-    guide = None if training.step.guide is None else training.guide
-    guided = "" if guide is None else f", guided by {percentages(guide.evidence)}"
+    guided = "" if training.evidence is None else f", guided by {percentages(training.evidence)}"
     return (
         f"{resumed}{source.dataset.name}: {source.words}{len(data.labels)} "
         f"labelled and {len(data.unlabeled):,} unlabelled images, {len(data.class_names)} classes; {config.backbone}, "

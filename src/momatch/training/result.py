@@ -80,7 +80,7 @@ def run_result(
         "utilisation": history.metrics.get("utilisation"),
         "pseudo_label_accuracy": history.metrics.get("pseudo_label_accuracy"),
         "left_out_share": training.left_out_share,
-        "evidence": None if training.guide is None else training.guide.evidence,
+        "evidence": training.evidence,
         "loss": history.metrics.get("loss"),
         "skipped_steps": int(history.metrics.get("skipped_steps") or 0),
         "steps": config.steps,

@@ -77,6 +77,11 @@ class Training:
             return None
         return 1.0 - self.stream.pool_drawn / len(self.data.unlabeled)
 
+    @property
+    def evidence(self) -> dict[str, float] | None:
+        """What guides the pseudo-labels, see `PoolGuide.evidence`; None if nothing does."""
+        return None if self.guide is None or self.step.guide is None else self.guide.evidence
+
     @cached_property
     def data_digest(self) -> str:
         """Hash of the dataset, to detect changes on resume."""
