@@ -93,6 +93,20 @@ def kept(path: Path, measure: Callable[[], object]) -> Any:
     return json.loads(path.read_text())
 
 
+def recorded(path: Path | None, seeds: Sequence[int]) -> dict[str, list[Any]]:
+    """The runs of an earlier record of the same seeds, by cell; without a path, nothing.
+
+    Raises:
+        SystemExit: if the record is of other seeds.
+    """
+    if path is None:
+        return {}
+    record = json.loads(path.read_text())
+    if str(list(seeds)) not in record["notes"]:
+        raise SystemExit(f"--rivals: got {path.name}, expected a record of seeds {list(seeds)}")
+    return dict(record["details"])
+
+
 def peak_megabytes(call: Callable[[], object]) -> float:
     """By how much `call` raises this process's resident memory at its peak (Linux)."""
     gc.collect()

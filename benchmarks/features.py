@@ -4,7 +4,8 @@
     python benchmarks/features.py --files FILE [FILE ...]
 
 Labels are drawn balanced, or as classes occur: as many in all, at least one of each class. Every method sees the same labels;
-the test images are seen once. Finished runs lie in --out and are kept. One thread.
+the test images are seen once. Finished runs lie in --out and are kept. One thread. With ``--rivals RECORD.json`` the rivals are
+those of an earlier record of the same files and seeds.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from sklearn.semi_supervised import LabelSpreading
 
 from _calibration import chance_error
 from _features import about
-from _record import HERE, kept, spread, write_result
+from _record import HERE, kept, recorded, spread, write_result
 from momatch import TrainConfig, fit, load_dataset
 from momatch.data.dataset import Dataset, Split
 from momatch.evaluation.metrics import calibration
@@ -79,12 +80,14 @@ def ours(dataset, shown, seed):
         return torch.log_softmax(outputs.log_joint.double() / run.model.temperature, 1)
 
 
-def measure(dataset, draw, per_class, seed):
-    """Accuracies in percent; ours also with confidence and calibration error."""
+def measure(dataset, draw, per_class, seed, before):
+    """Accuracies in percent; ours also with confidence and calibration error. Rivals measured before are not measured again."""
     x, y = dataset.train.features[:, 0].float().numpy(), dataset.train.labels.numpy()
     x_test, y_test = dataset.test.features[:, 0].float().numpy(), dataset.test.labels
     shown = drawn(y, draw, per_class, seed)
-    found = {name: 100 * float(np.mean(predicted == y_test.numpy())) for name, predicted in rivals(x, y, shown, x_test)}
+    found = {name: accuracy for name, accuracy in before.items() if name not in (OURS, *OF_OURS)} or {
+        name: 100 * float(np.mean(predicted == y_test.numpy())) for name, predicted in rivals(x, y, shown, x_test)
+    }
     log_posterior = ours(dataset, shown, seed)
     found[OURS] = 100 * float((log_posterior.argmax(1) == y_test).double().mean())
     found["confidence"] = 100 * float(log_posterior.exp().amax(1).mean())
@@ -133,21 +136,22 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7, 8, 9])
     parser.add_argument("--draws", nargs="+", choices=DRAWS, default=list(DRAWS))
     parser.add_argument("--name", default="features", help="of the record")
+    parser.add_argument("--rivals", type=Path, help="record to take the rivals' runs from")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    found, seen = {}, []
+    found, seen, before = {}, [], recorded(arguments.rivals, arguments.seeds)
     for path in arguments.files:
         dataset = load_dataset(path)
         seen.append(about(path, dataset))
         for per_class in arguments.labels:
             for draw in arguments.draws:
-                runs = []
-                for seed in arguments.seeds:
+                runs, cell = [], before.get(f"{path.stem} | {draw} | {per_class}", [{}] * len(arguments.seeds))
+                for seed, rivals_run in zip(arguments.seeds, cell, strict=True):
                     file = arguments.out / f"{path.stem}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
-                    runs.append(kept(file, partial(measure, dataset, draw, per_class, seed)))
+                    runs.append(kept(file, partial(measure, dataset, draw, per_class, seed, rivals_run)))
                     print(f"{file.stem}: {runs[-1]}", flush=True)
                 found[path.stem, draw, per_class] = runs
     rows, verdict = summarise(found)
@@ -155,7 +159,7 @@ def main():
         f"{verdict}{'; '.join(seen)}. Seeds {arguments.seeds}; test accuracy in percent, ours with "
         "standard deviation. Nearest neighbours and LabelSpreading see features of unit length. Calibration error in 15 "
         "bins."
-    )
+    ) + (" The rivals' runs are those of an earlier record." if before else "")
     write_result(arguments.name, rows, notes, details={" | ".join(map(str, key)): runs for key, runs in found.items()})
 
 

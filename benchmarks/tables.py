@@ -4,7 +4,8 @@
 
 TABLES.npz holds NAME/X and NAME/y of each table. A third of the rows is for testing; the labels are drawn as classes occur, or
 balanced; with ``--labels 0`` all are shown. Supervised rivals see standardised labelled rows, semi-supervised ones all rows.
-Every method sees the same labels. Finished runs lie in --out and are kept.
+Every method sees the same labels. Finished runs lie in --out and are kept. With ``--rivals RECORD.json`` the rivals are
+those of an earlier record of the same seeds.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTraini
 from sklearn.svm import SVC
 
 from _calibration import chance_error
-from _record import HERE, kept, write_result
+from _record import HERE, kept, recorded, write_result
 from momatch import MoMatchClassifier
 from momatch.evaluation.metrics import calibration
 
@@ -70,11 +71,14 @@ def rivals(seed):
     }
 
 
-def measure(x, labels, x_test, y_test, seed):
-    """Method -> accuracy and balanced accuracy in percent; ours also with log loss and calibration error."""
-    found = {}
+def measure(x, labels, x_test, y_test, *, seed, before):
+    """Method -> accuracy and balanced accuracy in percent; ours also with log loss and calibration error.
+
+    Rivals that were measured before are not measured again.
+    """
+    found = {name: figures for name, figures in before.items() if name not in (OURS, BALANCED)}
     shown = labels >= 0
-    for name, (model, semi) in rivals(seed).items():
+    for name, (model, semi) in ({} if found else rivals(seed)).items():
         rows = slice(None) if semi else shown
         fitted = make_pipeline(StandardScaler(), model).fit(x[rows], labels[rows])
         found[name] = scores(fitted.predict(x_test), y_test)
@@ -143,12 +147,13 @@ def main():
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7, 8, 9])
     parser.add_argument("--labels", type=int, nargs="+", default=[5, 10], help="a class, on average")
+    parser.add_argument("--rivals", type=Path, help="record to take the rivals' runs from")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    data = np.load(arguments.file)
+    data, before = np.load(arguments.file), recorded(arguments.rivals, arguments.seeds)
     found = defaultdict(list)
     for seed in arguments.seeds:
         for name in sorted({key.split("/")[0] for key in data.files}):
@@ -159,7 +164,9 @@ def main():
                     if len(np.unique(drawn[1][drawn[1] >= 0])) < 2:
                         continue  # chance showed a single class, which most rivals refuse
                     file = arguments.out / f"{name}_{draw.replace(' ', '-')}_{per_class}_seed{seed}.json"
-                    run = kept(file, partial(measure, *drawn, seed))
+                    cell = before.get(f"{name} | {draw} | {per_class}")
+                    rivals_run = cell[len(found[name, draw, per_class])] if cell else {}
+                    run = kept(file, partial(measure, *drawn, seed=seed, before=rivals_run))
                     found[name, draw, per_class].append(run)
                     best = max(run, key=lambda method: run[method]["accuracy"])
                     print(
@@ -181,7 +188,7 @@ def main():
         f"{average['log loss']:.3f}, calibration error {average['calibration error']:.1f} % (by chance, with exact posteriors, "
         f"{average['chance']:.1f} %), confidence {average['confidence']:.1f} %. Settings were found on seeds 0 and 1 of "
         "the same tables."
-    )
+    ) + (" The rivals' runs are those of an earlier record." if before else "")
     details = {" | ".join(map(str, key)): runs for key, runs in found.items()}
     write_result("tables-all-labels" if arguments.labels == [0] else "tables", summarise(found), notes, details=details)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from momatch.data.graph import LabelGraph, nearest_neighbors
-from momatch.evidence import Blend, gather_evidence, views
+from momatch.evidence import Blend, Neighborhood, gather_evidence, views
 from momatch.evidence.blend import _reproducing_share, _trust_in_network
 from momatch.evidence.evidence import _folds
 
@@ -151,6 +151,57 @@ def test_the_blend_follows_the_trust():
         gathered(x, some_labels(truth, 8), graph=False)[0], x, network, of_rows.posterior, of_rows.guide
     )
     assert without.evidence.trust == 0
+
+
+def naive_neighborhood(x, table, taught, count):
+    found = []
+    for row in x:
+        distance = np.sqrt(((row - table) ** 2).sum(1))
+        near = np.argsort(distance)[:count]
+        weight = np.exp(-((2 * distance[near] / distance[near[-1]]) ** 2))
+        found.append((weight[:, None] * taught[near]).sum(0) / weight.sum())
+    return np.array(found)
+
+
+def test_neighbours_against_their_definition():
+    rng = np.random.default_rng(0)
+    table, x = rng.normal(size=(700, 5)) + 100, rng.normal(size=(600, 5)) + 100
+    taught = rng.dirichlet(np.ones(3), 700)
+    near = Neighborhood(table, taught, 6)
+    np.testing.assert_allclose(near(x), naive_neighborhood(x, table, taught, 6))
+    # A row of the pool has no say about itself.
+    others = [
+        naive_neighborhood(table[i : i + 1], np.delete(table, i, 0), np.delete(taught, i, 0), 6)[0] for i in (0, 9)
+    ]
+    np.testing.assert_allclose(near(table, np.arange(700))[[0, 9]], others)
+    # What is said of a sample does not depend on the others.
+    np.testing.assert_array_equal(near(x)[300:301], near(x[300:301]))
+    assert near(x[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 6, 7])
+def test_few_neighbours_and_copies(rows):
+    table, taught = np.zeros((rows, 2)), np.eye(2)[np.arange(rows) % 2]
+    for own in (None, np.arange(rows)):
+        found = Neighborhood(table, taught, 6)(table, own)
+        assert np.isfinite(found).all()
+        np.testing.assert_allclose(found.sum(1), 1)
+    np.testing.assert_allclose(Neighborhood(table[:1], taught[:1], 6)(table[:1], np.array([0])), 0.5)
+
+
+def test_neighbours_speak_as_one_with_the_network():
+    x, truth = rings()
+    evidence, of_rows = gathered(x, some_labels(truth, 8))
+    network, rows = np.full((len(x), 2), 0.5) + 0.01 * np.eye(2)[truth], np.arange(len(x))
+    near = Neighborhood(x, of_rows.guide, 6)
+    blend = Blend.fit(evidence, x, network, of_rows.posterior, of_rows.guide, neighborhood=near, rows=rows)
+    new, known = rings(seed=1)
+    unsure = np.full((len(x), 2), 0.5)
+    assert (blend(new, unsure).argmax(1) == known).mean() > 0.95
+    shares = blend.shares()
+    assert shares["network"] == shares["neighbours"] > 0.4
+    assert sum(share for name, share in shares.items() if name != "trust") == pytest.approx(1)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(blend))(new, unsure), blend(new, unsure))
 
 
 def test_a_network_that_did_not_learn_the_evidence_is_not_believed():

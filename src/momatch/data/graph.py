@@ -2,8 +2,10 @@
 
 w_ij = exp(-d_ij^2 / (s_i s_j)), s_i half the distance to the k-th neighbour; W made symmetric; S = D^-1/2 W D^-1/2
 F <- alpha S F + (1 - alpha) Y, Y the labels; the larger alpha, the farther they reach
+posterior ~ F^power, balanced to the classes' frequencies; the farther labels reach, the less sharp is what arrives
 """
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -16,6 +18,8 @@ from usearch.index import Index
 
 #: Weight of the neighbours in each round: labels stay near, or reach far.
 ALPHAS = (0.9, 0.99)
+#: What arrives is taken to the powers 1, 2, 4, 8.
+SQUARINGS = 3
 _ROUNDS, _LOOK_EVERY = 200, 10
 _BALANCING = 5
 #: Neighbours are exact in tables of at most so many rows.
@@ -105,29 +109,36 @@ class LabelGraph:
         self._affinity = _affinity(distance, neighbors) if neighbors.shape[1] else None
         self._weight = weight
 
-    def spread(self, codes: Int64[np.ndarray, " N"], prior: Float64[np.ndarray, " K"]) -> Float64[np.ndarray, "A N K"]:
+    def spread(
+        self, codes: Int64[np.ndarray, " N"], prior: Float64[np.ndarray, " K"]
+    ) -> Iterator[Float64[np.ndarray, "N K"]]:
         """Propagate labels to class probabilities of every row.
 
-        Every class starts with the same total amount, however many labels it has. The result is squared, which sharpens it,
-        then balanced so that the classes have the given shares of the rows' weight.
+        Every class starts with the same total amount, however many labels it has. The result is taken to a power, which
+        sharpens it, then balanced so that the classes have the given shares of the rows' weight.
 
         Args:
             codes: class numbers, -1 for unlabelled; every class has a label.
             prior: shares of the classes.
 
-        Returns:
-            Probabilities for each of `ALPHAS`: one-hot for labelled rows, uniform for rows that no label reaches.
+        Yields:
+            Probabilities for each of `ALPHAS`, and for each by rising powers: one-hot for labelled rows, uniform for rows that
+            no label reaches.
         """
         labeled = np.flatnonzero(codes >= 0)
         one_hot = np.eye(codes.max() + 1)[codes[labeled]]  # (m, K)
         amount = one_hot * self._weight[labeled, None]
         labels = np.zeros((len(codes), one_hot.shape[1]))
         labels[labeled] = amount / amount.sum(0)
-        found = self._propagated(labels)
-        for posterior in found:
-            posterior[:] = _balance((posterior / posterior.sum(0)) ** 2, self._weight, prior)
-            posterior[labeled] = one_hot
-        return found
+        for arrived in self._propagated(labels):
+            shares = arrived / arrived.sum(0)
+            # At most 1, so that a high power leaves something of the largest.
+            shares /= np.maximum(shares.max(1, keepdims=True), np.finfo(np.float64).tiny)
+            for squarings in range(SQUARINGS + 1):
+                shares = np.square(shares) if squarings else shares
+                posterior = _balance(shares, self._weight, prior)
+                posterior[labeled] = one_hot
+                yield posterior
 
     def _propagated(self, labels: Float64[np.ndarray, "N K"]) -> Float64[np.ndarray, "A N K"]:
         """F of round n for each alpha: (1 - alpha) sum_{i < n} (alpha S)^i Y + (alpha S)^n Y, whose S^i Y all alphas share."""

@@ -22,7 +22,7 @@ from momatch.estimator.settings import Settings
 from momatch.estimator.views import Vectors, VectorView
 from momatch.evaluation.evaluate import confident_samples, refit_head
 from momatch.evaluation.judging import fit_judge, likely_inliers
-from momatch.evidence import Blend, Evidence, RowEvidence, gather_evidence
+from momatch.evidence import Blend, Evidence, Neighborhood, RowEvidence, gather_evidence
 from momatch.heads import log_posterior
 from momatch.models.classifier import Classifier
 from momatch.models.outputs import Outputs
@@ -120,11 +120,21 @@ def fit_set(samples: WeightedSet, settings: Settings, *, num_classes: int, seed:
     scorer.calibration_scores = scores + _TIE * scores.abs().clamp_min(1.0)
     blend = None
     if trained.evidence is not None:
-        pool = kept[training.codes[kept] < 0]
-        network = log_posterior(outputs.log_joint[labels < 0]).exp().numpy()
+        unlabeled = np.flatnonzero(training.codes[kept] < 0)
+        pool = kept[unlabeled]
+        network = log_posterior(outputs.log_joint[torch.from_numpy(unlabeled)]).exp().numpy()
         of_rows = trained.of_rows
         assert of_rows is not None
-        blend = Blend.fit(trained.evidence, table[pool], network, of_rows.posterior[pool], of_rows.guide[pool])
+        count = settings.loss.graph_neighbors if trained.has_graph else 0
+        blend = Blend.fit(
+            trained.evidence,
+            table[pool],
+            network,
+            of_rows.posterior[pool],
+            of_rows.guide[pool],
+            neighborhood=Neighborhood(table[kept], of_rows.guide[kept], count) if count else None,
+            rows=unlabeled,
+        )
     return Fitted(scaling, classifier, scorer.requires_grad_(False), source, blend)
 
 
@@ -167,6 +177,7 @@ class _Trained:
     classifier: Classifier
     evidence: Evidence | None
     of_rows: RowEvidence | None
+    has_graph: bool
 
 
 def _train(
@@ -221,7 +232,7 @@ def _train(
         seed=seed,
     )
     _run_steps(step, batches, settings)
-    return _Trained(step.average.classifier, evidence, of_rows)
+    return _Trained(step.average.classifier, evidence, of_rows, graph is not None)
 
 
 def _build_step(

@@ -5,9 +5,10 @@ cross-fitted: it predicts labels that were hidden from it. The better it does, t
 clusters the graph counts nothing, and the answer is that of the supervised views.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -26,7 +27,7 @@ _FEW_TREES = 25
 GRAPH = "graph"
 
 #: Labels with -1, frequencies of the classes -> class probabilities of every row, by several graphs.
-Spread = Callable[[Int64[np.ndarray, " n"], Float64[np.ndarray, " K"]], Float64[np.ndarray, "A n K"]]
+Spread = Callable[[Int64[np.ndarray, " n"], Float64[np.ndarray, " K"]], Iterator[Float64[np.ndarray, "n K"]]]
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _cross_fit(
     sample_weight: Float64[np.ndarray, " n"],
     *,
     fit: Callable[..., SupervisedViews],
-    spread: Callable[[Int64[np.ndarray, " n"]], Float64[np.ndarray, "A n K"]] | None,
+    spread: Callable[[Int64[np.ndarray, " n"]], Iterator[Float64[np.ndarray, "n K"]]] | None,
     seed: int,
 ) -> _Hidden | None:
     """Hide each fold of the labels in turn; None if there are too few to hide any."""
@@ -176,7 +177,7 @@ def _cross_fit(
         if spread is not None:
             fewer = codes.copy()
             fewer[hidden] = -1
-            views = np.concatenate([views, spread(fewer)[:, hidden]])
+            views = np.concatenate([views, [graph[hidden] for graph in spread(fewer)]])
         found.append(views)
     if not found:
         return None
@@ -190,11 +191,16 @@ def _cross_fit(
 
 
 def _averaged(
-    graphs: Float64[np.ndarray, "A n K"], probability: Float64[np.ndarray, " A"] | None
+    graphs: Iterable[Float64[np.ndarray, "n K"]], probability: Float64[np.ndarray, " A"] | None
 ) -> Float64[np.ndarray, "n K"]:
-    """The graphs' class probabilities, averaged by the probability of each graph; all alike without any."""
-    average: np.ndarray = np.average(graphs, axis=0, weights=probability)
-    return average
+    """The graphs' class probabilities, averaged by the probability of each graph; all alike without any.
+
+    One graph at a time is in memory.
+    """
+    total, average = 0.0, np.zeros(())
+    for graph, share in zip(graphs, repeat(1.0) if probability is None else probability.tolist(), strict=False):
+        total, average = total + share, average + share * graph
+    return average / total
 
 
 def _weights(
