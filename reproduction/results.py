@@ -12,7 +12,7 @@ from pathlib import Path
 
 from momatch.config import TrainConfig
 from momatch.config.presets import PRESETS
-from momatch.console.counts import plural
+from momatch.console.wording import plural
 from momatch.storage.durable import replace_files
 from momatch.sweep.record import Record, read_record
 from momatch.sweep.statistics import t_quantile

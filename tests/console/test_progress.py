@@ -4,8 +4,8 @@ import re
 import pytest
 
 from momatch.console import progress as module
-from momatch.console.durations import format_duration
 from momatch.console.progress import CountProgress, Progress
+from momatch.console.wording import format_duration
 
 METRICS = {
     "step": 20,

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from momatch.config import TrainConfig
-from momatch.console.counts import plural
+from momatch.console.wording import plural
 from momatch.report.charts import BINS, curve_points, density_histograms, histogram_range, thin
 from momatch.report.formats import count, is_number, letter, rounded
 from momatch.report.page import build_page

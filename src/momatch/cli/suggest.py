@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from momatch.console.counts import plural
 from momatch.console.warned import warnings_said
+from momatch.console.wording import plural
 from momatch.storage.durable import check_target, replace_files
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import Any
 from momatch.cli.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine_resumed, merged, preset_layer, read_config_file
-from momatch.console.counts import percentages
-from momatch.console.durations import format_duration
 from momatch.console.signals import speaks
+from momatch.console.wording import format_duration, percentages
 from momatch.storage.data_record import DATA, read_data_record
 from momatch.storage.run_config import is_run
 from momatch.storage.run_directory import OUTLIERS

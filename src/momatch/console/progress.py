@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from momatch.console.durations import format_duration
+from momatch.console.wording import format_duration
 
 #: Metric -> short name of that part of the loss.
 LOSS_PARTS = {"supervised_loss": "sup", "unlabeled_loss": "unl", "constraint_loss": "mom", "fairness_loss": "fair"}

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from momatch.console.counts import plural
+from momatch.console.wording import plural
 from momatch.data.feature_spec import FeatureSpec
 from momatch.data.label_source import Labeling
 from momatch.data.rows import FeatureRows, PixelRows, Rows

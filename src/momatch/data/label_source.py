@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from momatch.console.counts import plural
+from momatch.console.wording import plural
 
 
 @dataclass(frozen=True)

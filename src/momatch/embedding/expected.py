@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from momatch.console.durations import format_duration
+from momatch.console.wording import format_duration
 from momatch.data.rows import Rows
 from momatch.embedding.network import Network
 

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from momatch.console.counts import percentages
+from momatch.console.wording import percentages
 from momatch.estimator.columns import Columns, categorical_columns, is_frame
 from momatch.estimator.fitting import Fitted, fit_set
 from momatch.estimator.labels import (

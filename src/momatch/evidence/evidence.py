@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.special import expit, softmax
 
-from momatch.console.counts import percentages
+from momatch.console.wording import percentages
 from momatch.evidence.pooling import log_likelihood, pooled, pooling_weights
 from momatch.evidence.prior import is_balanced_draw, is_nearly_balanced, label_prior, pool_prior, reweighted
 from momatch.evidence.views import SUPERVISED, SupervisedViews

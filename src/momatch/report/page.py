@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from momatch.console.counts import plural
+from momatch.console.wording import plural
 from momatch.data.dataset import Dataset
 from momatch.report import formats, tables
 from momatch.report.charts import chart_data

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from momatch.config import TrainConfig
-from momatch.console.counts import plural
+from momatch.console.wording import plural
 from momatch.data.catalog import KNOWN
 from momatch.data.contaminate import HeldOut
 from momatch.data.dataset import Dataset

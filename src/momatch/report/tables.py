@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from momatch.config import RUNTIME_KEYS, TrainConfig
-from momatch.console.durations import format_duration
+from momatch.console.wording import format_duration
 from momatch.evaluation.evaluate import Evaluation
 from momatch.report.formats import count, decimal, is_number, percent
 from momatch.report.run_report import ClusterMoments, Densities, MapPoints, Missing, RunReport

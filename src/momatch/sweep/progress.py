@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from momatch.console.durations import format_duration
+from momatch.console.wording import format_duration
 from momatch.sweep.grid import Grid
 from momatch.sweep.jobs import Job, Trial, read_progress
 from momatch.sweep.metrics import METRICS, Metric

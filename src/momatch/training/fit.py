@@ -11,8 +11,8 @@ import torch
 
 from momatch.config import TrainConfig
 from momatch.config.algorithms import is_custom
-from momatch.console.counts import percentages
 from momatch.console.signals import Interrupted, StopSignals
+from momatch.console.wording import percentages
 from momatch.data.dataset import Dataset
 from momatch.data.feature_spec import FeatureSpec, read_feature_spec
 from momatch.evaluation.evaluate import Evaluation, evaluate_classifier, evaluate_outputs, run_classifier
