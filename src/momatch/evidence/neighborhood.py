@@ -2,18 +2,24 @@
 
     p(y | x) = sum_j w_j p_j(y) / sum_j w_j,   w_j = exp(-d_j^2 / s^2)
 
-p_j is what the network was taught of row j, d_j its distance, and s half the distance to the last of the nearest rows.
+p_j is what the network was taught of row j, d_j its distance, and s half the distance d_k to the k-th nearest row. Rows as near
+as that one all have a say, so that nothing depends on how ties are broken.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float64, Int64
 
 #: New samples per matrix product. Every product has this many, because rounding depends on its shape.
 _CHUNK = 256
-#: Beyond this, single precision has no more room for products.
-_FARTHEST = 1e15
+#: Samples farther from the middle than this, in units of the table's radius, are moved there: their products would lose what
+#: tells the rows apart.
+_FARTHEST = 1e3
+#: What rounding may do to a squared distance, relative to the squared norms that it is made of.
+_ROUNDING = 1e-12
+#: Groups of rows for each neighbour: more leave fewer candidates, and take longer.
+_GROUPS = 32
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Neighborhood:
     Attributes:
         table: scaled features.
         taught: class probabilities of each row.
-        count: how many of the nearest rows have a say.
+        count: k, at least 1.
     """
 
     table: Float64[np.ndarray, "m F"]
@@ -39,39 +45,58 @@ class Neighborhood:
             x: scaled features.
             own: for samples that are rows themselves, the number of the row, which then has no say.
         """
-        # Candidates in single precision, which takes half the time; around the mean, so that little of it is lost.
         center = self.table.mean(0)
-        rows = (self.table - center).astype(np.float32)
+        rows = self.table - center
         square = np.einsum("mf,mf->m", rows, rows)
-        parts = []
+        farthest = _FARTHEST * float(np.sqrt(square.max()))
+        found = np.empty((len(x), self.taught.shape[1]))
         for begin in range(0, len(x), _CHUNK):
-            chunk = x[begin : begin + _CHUNK]
-            padded = np.zeros((_CHUNK, x.shape[1]), dtype=np.float32)
-            padded[: len(chunk)] = np.clip(chunk - center, -_FARTHEST, _FARTHEST)
+            part = slice(begin, begin + _CHUNK)
+            near = np.clip(x[part] - center, -farthest, farthest)
+            padded = np.zeros((_CHUNK, x.shape[1]))
+            padded[: len(near)] = near
             # Less the norm of the sample, which all its distances have in common.
-            distance = (square - 2.0 * (padded @ rows.T))[: len(chunk)]
+            distance = (square - 2.0 * (padded @ rows.T))[: len(near)]
             if own is not None:
-                distance[np.arange(len(chunk)), own[begin : begin + _CHUNK]] = np.inf
-            parts.append(self._mean(chunk, self._nearest(distance)))
-        return np.concatenate(parts) if parts else np.empty((0, self.taught.shape[1]))
-
-    def _nearest(self, distance: Float32[np.ndarray, "n m"]) -> Int64[np.ndarray, "n k"]:
-        """Numbers of the nearest rows, which have a finite distance; overwrites the distances."""
-        samples = np.arange(len(distance))
-        k = min(self.count, int(np.isfinite(distance[:1]).sum()))
-        found = np.empty((len(distance), k), dtype=np.int64)
-        # For a few neighbours several times as fast as to partition the distances.
-        for column in found.T:
-            column[:] = distance.argmin(1)
-            distance[samples, column] = np.inf
+                distance[np.arange(len(near)), own[part]] = np.inf
+            slack = _ROUNDING * (np.einsum("nf,nf->n", near, near) + square.max())
+            samples, candidates = np.nonzero(distance <= (self._bound(distance) + slack)[:, None])
+            found[part] = self._mean(near, rows, samples, candidates)
         return found
 
-    def _mean(self, x: Float64[np.ndarray, "n F"], rows: Int64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n K"]:
-        if rows.shape[1] == 0:
-            return np.full((len(x), self.taught.shape[1]), 1.0 / self.taught.shape[1])
-        distance = np.linalg.norm(x[:, None] - self.table[rows], axis=2)
-        scale = np.maximum(0.5 * distance.max(1, keepdims=True), np.finfo(np.float64).tiny ** 0.25)
-        weight = np.exp(-((distance / scale) ** 2))
-        weight /= weight.sum(1, keepdims=True)
-        mean: np.ndarray = np.einsum("nk,nkc->nc", weight, self.taught[rows])
+    def _bound(self, distance: Float64[np.ndarray, "n m"]) -> Float64[np.ndarray, " n"]:
+        """What the k-th nearest row is not beyond; the last one there is, if there are fewer."""
+        others = int(np.isfinite(distance[0]).sum())
+        if others == 0:
+            return np.full(len(distance), -np.inf)
+        n, m = distance.shape
+        # The nearest of k groups of rows are k rows: there is less to partition.
+        size = max(1, m // (_GROUPS * self.count))
+        nearest = distance[:, : m // size * size].reshape(n, size, m // size).min(1)
+        kth = min(self.count, others) - 1
+        bound: np.ndarray = np.partition(nearest, kth, axis=1)[:, kth]
+        return bound
+
+    def _mean(
+        self,
+        x: Float64[np.ndarray, "n F"],
+        rows: Float64[np.ndarray, "m F"],
+        samples: Int64[np.ndarray, " p"],
+        candidates: Int64[np.ndarray, " p"],
+    ) -> Float64[np.ndarray, "n K"]:
+        """Of each sample's candidates, those as near as the k-th nearest."""
+        difference = x[samples] - rows[candidates]
+        distance = np.sqrt(np.einsum("pf,pf->p", difference, difference))
+        counts = np.bincount(samples, minlength=len(x))
+        last = np.cumsum(counts) - counts + np.minimum(counts, self.count) - 1
+        ascending = distance[np.lexsort((distance, samples))]
+        kth = np.where(counts > 0, ascending[last] if len(ascending) else 0.0, 0.0)
+        # Where k or more rows are copies of the sample, they alone have a say.
+        scale = np.maximum(0.5 * kth, np.finfo(np.float64).tiny ** 0.25)[samples]
+        weight = np.where(distance <= kth[samples], np.exp(-((distance / scale) ** 2)), 0.0)
+        # bincount adds one after the other, so that a sample's sum does not depend on the others.
+        amounts = [np.bincount(samples, weight * of_class, len(x)) for of_class in self.taught[candidates].T]
+        total = np.bincount(samples, weight, len(x))
+        equal = np.full((len(x), len(amounts)), 1.0 / len(amounts))  # without any other row
+        mean: np.ndarray = np.divide(np.stack(amounts, 1), total[:, None], out=equal, where=total[:, None] > 0)
         return mean
