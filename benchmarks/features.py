@@ -159,7 +159,9 @@ def main():
         f"{verdict}{'; '.join(seen)}. Seeds {arguments.seeds}; test accuracy in percent, ours with "
         "standard deviation. Nearest neighbours and LabelSpreading see features of unit length. Calibration error in 15 "
         "bins."
-    ) + (" The rivals' runs are those of an earlier record." if before else "")
+    )
+    earlier = [path.stem for path in arguments.files if any(cell.startswith(f"{path.stem} |") for cell in before)]
+    notes += f" The rivals' runs on {' and '.join(earlier)} are those of an earlier record." if earlier else ""
     write_result(arguments.name, rows, notes, details={" | ".join(map(str, key)): runs for key, runs in found.items()})
 
 
