@@ -4,12 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# Where it is set, nothing that is imported is kept compiled, and every process of the tests would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint types layers browser unit test-kernels format benchmarks figures clean
 
 demo: $(INSTALLED)
 	$(BIN)/momatch train --run-dir out/demo --overwrite
 
-test: lint types layers browser unit
+# What needs one process each runs two at a time; the tests need both.
+test: $(INSTALLED)
+	$(MAKE) --jobs=2 lint types layers browser
+	$(MAKE) unit
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

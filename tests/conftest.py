@@ -5,7 +5,8 @@ import re
 import signal
 import threading
 from collections.abc import Generator, Iterator
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from types import ModuleType
 
 import hypothesis
@@ -21,6 +22,20 @@ hypothesis.settings.load_profile("no deadline")
 
 #: Shapes are checked for so long in each test.
 CHECKED_SECONDS = 1.0
+#: Modules that train runs, and are not about how the pool is judged.
+QUICKLY_JUDGED = (
+    "tests.cli.",
+    "tests.embedding.",
+    "tests.labeling.",
+    "tests.report.",
+    "tests.suggestions.",
+    "tests.training.test_data",
+)
+#: Modules that write reports, and are not about how good the map is.
+QUICKLY_MAPPED = (
+    "tests.cli.", "tests.embedding.", "tests.labeling.", "tests.report.test_collect", "tests.test_docs",
+    "tests.training.test_data",
+)  # fmt: skip
 #: A module that mentions one of these trains something.
 TRAINERS = re.compile(r"\b(fit|carry_out|main|backward|MoMatchClassifier|TrainStep)\(")
 
@@ -64,6 +79,22 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         timer.cancel()
         timer.join()
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def less_effort(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Judge the pool and draw the map with less effort, which else take longer than the few steps of a run."""
+    name = request.module.__name__
+    with pytest.MonkeyPatch.context() as patch:
+        if name.startswith(QUICKLY_JUDGED):
+            patch.setattr("momatch.outliers.contamination._STEPS", 20)
+            patch.setattr("momatch.evaluation.pool_judging._TURNS", 1)
+            patch.setattr("momatch.evidence.views._TREES", 8)
+            patch.setattr("momatch.evidence.evidence._FEW_TREES", 4)
+        if name.startswith(QUICKLY_MAPPED):
+            manifold = import_module("sklearn.manifold")
+            patch.setattr(manifold, "TSNE", partial(manifold.TSNE, max_iter=250))
+        yield
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from sklearn.datasets import make_blobs
 
 from momatch import MoMatchClassifier, NetworkOptions
 from momatch.evidence import evidence, views
+from momatch.outliers import contamination
 
 SMALL = {
     "hidden_sizes": (16,),
@@ -26,11 +27,12 @@ def quick_with(**settings):
 
 
 @pytest.fixture(scope="package", autouse=True)
-def small_forests():
-    # Hundreds of fits: hardly a test is about how good the forests are, and those that are pass with small ones.
+def small_evidence():
+    # Hundreds of fits: hardly a test is about how good the evidence is, and those that are pass with less effort.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(views, "_TREES", 8)
         patch.setattr(evidence, "_FEW_TREES", 4)
+        patch.setattr(contamination, "_STEPS", 20)
         yield
 
 

@@ -262,14 +262,14 @@ def model_with(path, also="", **facts):
 
 
 MODELS = {
-    "alone": ({}, "", {}),
-    "side by side, an older opset": ({"opset": 13}, ",cnn-tiny", {}),
+    "side by side, an older opset, in parts, made smaller": (
+        {"opset": 13, "shape": [1, 24, 24, 3], "channels_last": True}, ",cnn-tiny", {},
+    ),
     "two files at once": ({"before": "Sub"}, ",onnx:OTHER", {}),
     "in parts, enlarged": ({"shape": [5, 3, 64, 64]}, "", {}),
-    "in parts, made smaller, beside another": ({"shape": [1, 24, 24, 3], "channels_last": True}, ",cnn-tiny", {}),
     "features alone": ({"opset": 11}, "", {}),
     "judged by the head": ({"kind": TensorProto.UINT8}, "", {"judged": False}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_annealed_percentile():
     assert detector.tau() == detector.tau(1.0)
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(start=st.floats(0, 100), end=st.floats(0, 100), progress=st.floats(0, 1))
 def test_no_annealed_percentile_leaves_the_range(start, end, progress):
     detector = OutlierDetector(KMeans(1, 1), threshold="annealed", percentile=start, percentile_end=end)
@@ -268,7 +268,7 @@ def naive_benjamini_hochberg(p_values, fdr):
     return [i in rejected for i in range(n)]
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 40), fdr=st.floats(0.01, 0.9), power=st.integers(1, 8))
 def test_benjamini_hochberg_equals_the_loop_and_scipy(seed, n, fdr, power):
     p_values = np.random.default_rng(seed).uniform(size=n) ** power
