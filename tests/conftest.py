@@ -1,5 +1,6 @@
 """Shared by all tests."""
 
+import gc
 import inspect
 import re
 import signal
@@ -33,8 +34,8 @@ QUICKLY_JUDGED = (
 )
 #: Modules that write reports, and are not about how good the map is.
 QUICKLY_MAPPED = (
-    "tests.cli.", "tests.embedding.", "tests.labeling.", "tests.report.test_collect", "tests.test_docs",
-    "tests.training.test_data",
+    "tests.cli.", "tests.embedding.", "tests.labeling.", "tests.report.test_collect", "tests.reproduction.test_figures",
+    "tests.test_docs", "tests.training.test_data",
 )  # fmt: skip
 #: A module that mentions one of these trains something.
 TRAINERS = re.compile(r"\b(fit|carry_out|main|backward|MoMatchClassifier|TrainStep)\(")
@@ -60,6 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if trains(item.module):
             item.add_marker("trains")
     items.sort(key=lambda item: item.get_closest_marker("trains") is None)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays to the end: the garbage collector need not look through it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def assert_all_close(got, expected, **tolerance):
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
-@pytest.mark.parametrize("D", [1, 2, 3, 5])
+@pytest.mark.parametrize("D", [1, 2, 4])
 def test_equals_the_sum_over_all_cells(D, order, soft, whiten, method):
     z, centers, assignment, variances = batch(9, D, 4, soft=soft)
     leaves = [z, centers] + [variances] * whiten + [assignment] * soft

@@ -131,7 +131,8 @@ def test_every_head_and_kind_of_network(tmp_path, monkeypatch, options):
 def test_a_pretrained_network_that_enlarges_its_images(tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setattr(parity, "COUNT", 6)  # it is a large network
-    model = small_model(backbone="efficientnet-lite0", in_channels=1, image_size=(16, 20), normalization=None)
+    few = {"seen": 12, "calibrated": 6}
+    model = small_model(backbone="efficientnet-lite0", in_channels=1, image_size=(16, 20), normalization=None, **few)
     export_model(model, tmp_path / "a.onnx")
     assert_says_what(model, tmp_path / "a.onnx", random_images(model.spec, 3))
 

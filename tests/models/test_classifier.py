@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -143,30 +142,3 @@ def test_backbones_that_return_no_features_are_refused(backbone, message):
 def test_any_module_can_be_a_projection():
     classifier = Classifier(SmallCNN(width=4), AAGMM(6, 3), nn.Sequential(nn.Linear(16, 9), nn.ReLU(), nn.Linear(9, 6)))
     assert classifier(torch.randn(2, 3, 8, 8)).shape == (2, 3)
-
-
-# torch's exporter warns about its own use of its own deprecated class.
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-def test_exports_one_graph_from_bytes_with_a_dynamic_batch(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    torch.manual_seed(0)
-    classifier = Classifier.build(num_classes=10, normalization=CIFAR10)
-    with torch.no_grad():  # statistics other than 0 and 1
-        for module in classifier.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.momentum = None
-        classifier(images(8, size=32))
-    classifier.eval()
-    path = tmp_path / "classifier.onnx"
-    program = torch.onnx.export(
-        classifier, (images(2, size=32),), dynamic_shapes=({0: torch.export.Dim("n")},), dynamo=True, verbose=False
-    )
-    program.save(path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    assert session.get_inputs()[0].type == "tensor(uint8)"
-    for n in (1, 7):
-        x = images(n, size=32, seed=n)
-        (log_joint,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        with torch.no_grad():
-            np.testing.assert_allclose(log_joint, classifier(x).numpy(), rtol=1e-4, atol=1e-4)

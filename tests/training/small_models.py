@@ -28,8 +28,10 @@ def random_images(facts: ModelSpec, n: int, *, seed: int = 1) -> torch.Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
-def small_model(*, refitted: bool = True, judged: bool = True, calibrated: int = 30, **facts: object) -> SavedModel:
-    """A model of random weights; its clusters lie where its embeddings do."""
+def small_model(
+    *, refitted: bool = True, judged: bool = True, calibrated: int = 30, seen: int = 60, **facts: object
+) -> SavedModel:
+    """A model of random weights; its clusters lie where its embeddings of the images that it has `seen` do."""
     values = FACTS | facts
     if values["in_channels"] == 3:
         values["normalization"] = ((0.4, 0.5, 0.6), (0.3, 0.2, 0.25))
@@ -40,7 +42,7 @@ def small_model(*, refitted: bool = True, judged: bool = True, calibrated: int =
     for module in classifier.modules():
         if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
             module.momentum = None
-    images = random_images(known, 60, seed=0)
+    images = random_images(known, seen, seed=0)
     labels = torch.arange(len(images)) % len(known.class_names)
     with torch.no_grad():
         classifier.train()(images)

@@ -1,6 +1,7 @@
 import copy
 import math
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 import torch
@@ -25,13 +26,15 @@ def parameters(step):
     return [parameter.detach().clone() for parameter in step.classifier.parameters()]
 
 
-SETTINGS = [
-    {"algorithm": algorithm, "head": head, "moment_order": 0 if head == "linear" else order}
-    for algorithm in ALGORITHMS
-    for head, order in (("aagmm", 2), ("kmeans", 1), ("linear", 0))
+HEADS = [
+    {"head": "aagmm", "moment_order": 2},
+    {"head": "kmeans", "moment_order": 1},
+    {"head": "linear", "moment_order": 0},
 ]
+# Heads and algorithms do not know each other: each algorithm has one of the heads, and each head several algorithms.
+SETTINGS = [{"algorithm": algorithm, **head} for algorithm, head in zip(ALGORITHMS, cycle(HEADS), strict=False)]
+SETTINGS += HEADS
 NEW = [name for name in ALGORITHMS if name not in ("flexmatch", "fixmatch", "freematch", "softmatch", "supervised")]
-SETTINGS += [{"algorithm": algorithm, "moment_order": 0} for algorithm in NEW]
 SETTINGS += [{"algorithm": algorithm, "outliers": "percentile", "accumulate": 2} for algorithm in NEW]
 SETTINGS += [{"algorithm": algorithm, "outliers": "auto", "moment_inliers": True} for algorithm in NEW]
 SETTINGS += [{"algorithm": algorithm, "forward": "split"} for algorithm in ("uda", "comatch", "simmatch")]
