@@ -50,7 +50,7 @@ def test_spread_against_its_definition(monkeypatch, settled, tolerance):
     expected = list(product((0.9, 0.99), (1, 2, 4, 8)))
     for spread, (alpha, power) in zip(found, expected, strict=True):
         naive = naive_spread(x, 6, codes, weight, prior, alpha=alpha, power=power)
-        np.testing.assert_allclose(spread, naive, atol=tolerance * power)
+        np.testing.assert_allclose(spread, naive, atol=tolerance * max(1, power / 2))
         assert 0.1 < spread[7:].max(1).min() < 0.9  # nothing here is a foregone conclusion
 
 
@@ -58,9 +58,10 @@ def test_a_label_fills_its_cluster_and_no_other():
     x = np.concatenate([np.linspace(0, 1, 20), np.linspace(5, 6, 20), np.linspace(90, 91, 20)])[:, None]
     codes = np.full(60, -1)
     codes[[0, 39]] = 1, 0
-    for spread in LabelGraph(*nearest_neighbors(x, 3), np.ones(60)).spread(codes, np.full(2, 0.5)):
-        assert (spread[:20, 1] > 0.99).all()
-        assert (spread[20:40, 0] > 0.99).all()
+    found = LabelGraph(*nearest_neighbors(x, 3), np.ones(60)).spread(codes, np.full(2, 0.5))
+    for spread, least in zip(found, 2 * (0.99, 0.999, 0.999, 0.999), strict=True):  # by power
+        assert (spread[:20, 1] > least).all()
+        assert (spread[20:40, 0] > least).all()
         np.testing.assert_allclose(spread[40:], 0.5)  # where no label reaches, nothing is known
 
 
