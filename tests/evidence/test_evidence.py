@@ -179,6 +179,17 @@ def test_neighbours_against_their_definition():
     assert near(x[:0]).shape == (0, 3)
 
 
+@pytest.mark.parametrize("scale", [1e-60, 1e-6, 1.0, 1e150])
+def test_neighbours_that_single_precision_cannot_tell_apart(scale):
+    rng = np.random.default_rng(0)
+    table, x = 1e-6 * rng.normal(size=(900, 4)), 1e-6 * rng.normal(size=(40, 4))
+    table[0], x[0] = 1.0, 1e9  # the unit of what single precision can hold; far from everything
+    taught = rng.dirichlet(np.ones(3), 900)
+    near = Neighborhood(scale * table, taught, 6)
+    np.testing.assert_allclose(near(scale * x[1:]), naive_neighborhood(x[1:], table, taught, 6), rtol=1e-5)
+    assert np.isfinite(near(scale * x)).all()
+
+
 @pytest.mark.parametrize("rows", [1, 2, 6, 7])
 def test_few_neighbours_and_copies(rows):
     table, taught = np.zeros((rows, 2)), np.eye(2)[np.arange(rows) % 2]

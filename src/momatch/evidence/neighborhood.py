@@ -9,15 +9,15 @@ as that one all have a say, so that nothing depends on how ties are broken.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 
 #: New samples per matrix product. Every product has this many, because rounding depends on its shape.
 _CHUNK = 256
 #: Samples farther from the middle than this, in units of the table's radius, are moved there: their products would lose what
 #: tells the rows apart.
 _FARTHEST = 1e3
-#: What rounding may do to a squared distance, relative to the squared norms that it is made of.
-_ROUNDING = 1e-12
+#: Candidates are found in single precision, which takes half the time, unless it leaves more of them, for each neighbour.
+_MOST_CANDIDATES = 32
 #: Groups of rows for each neighbour: more leave fewer candidates, and take longer.
 _GROUPS = 32
 
@@ -48,23 +48,48 @@ class Neighborhood:
         center = self.table.mean(0)
         rows = self.table - center
         square = np.einsum("mf,mf->m", rows, rows)
-        farthest = _FARTHEST * float(np.sqrt(square.max()))
+        # In units of the radius, so that single precision can hold the squares.
+        radius = float(np.sqrt(square.max())) or 1.0
+        double = np.column_stack([rows * (-2.0 / radius), square / radius**2])
+        single = double.astype(np.float32)
         found = np.empty((len(x), self.taught.shape[1]))
         for begin in range(0, len(x), _CHUNK):
             part = slice(begin, begin + _CHUNK)
-            near = np.clip(x[part] - center, -farthest, farthest)
-            padded = np.zeros((_CHUNK, x.shape[1]))
-            padded[: len(near)] = near
-            # Less the norm of the sample, which all its distances have in common.
-            distance = (square - 2.0 * (padded @ rows.T))[: len(near)]
-            if own is not None:
-                distance[np.arange(len(near)), own[part]] = np.inf
-            slack = _ROUNDING * (np.einsum("nf,nf->n", near, near) + square.max())
-            samples, candidates = np.nonzero(distance <= (self._bound(distance) + slack)[:, None])
+            near = np.clip(x[part] - center, -_FARTHEST * radius, _FARTHEST * radius)
+            of_part = None if own is None else own[part]
+            samples, candidates = self._candidates(near / radius, single, of_part)
+            if len(samples) > _MOST_CANDIDATES * self.count * len(near):
+                samples, candidates = self._candidates(near / radius, double, of_part)
             found[part] = self._mean(near, rows, samples, candidates)
         return found
 
-    def _bound(self, distance: Float64[np.ndarray, "n m"]) -> Float64[np.ndarray, " n"]:
+    def _candidates(
+        self,
+        x: Float64[np.ndarray, "n F"],
+        rows: Float[np.ndarray, "m F+1"],
+        own: Int64[np.ndarray, " n"] | None,
+    ) -> tuple[Int64[np.ndarray, " p"], Int64[np.ndarray, " p"]]:
+        """Pairs of a sample and a row: all rows as near as the k-th nearest, and some more.
+
+        Args:
+            x: at most `_CHUNK` samples, around the middle and in units of the radius.
+            rows: -2 r and |r|^2 of each row r, likewise, in the precision to look in.
+            own: the row of each sample.
+        """
+        n, F = x.shape
+        padded = np.zeros((_CHUNK, F + 1), dtype=rows.dtype)
+        padded[:n, :F], padded[:n, F] = x, 1.0
+        # Less the norm of the sample, which all its distances have in common.
+        distance = (padded @ rows.T)[:n]
+        if own is not None:
+            distance[np.arange(n), own] = np.inf
+        # Twice what rounding may do to a sum of F + 1 products.
+        slack = (F + 8) * np.finfo(rows.dtype).eps * (np.einsum("nf,nf->n", x, x) + 2.0)
+        limit = (self._bound(distance) + slack).astype(rows.dtype)
+        samples, candidates = np.nonzero(distance <= limit[:, None])
+        return samples, candidates
+
+    def _bound(self, distance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, " n"]:
         """What the k-th nearest row is not beyond; the last one there is, if there are fewer."""
         others = int(np.isfinite(distance[0]).sum())
         if others == 0:
