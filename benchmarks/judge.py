@@ -71,7 +71,7 @@ def prediction(name, channels, side, classes):
         with torch.inference_mode():
             score_images(network, scorer, images, reader)
 
-    found = medians({"head": lambda: run(by_head), "judge": lambda: run(by_judge)}, repeats=9, at_most=25.0)
+    found = medians({"head": lambda: run(by_head), "judge": lambda: run(by_judge)}, repeats=41, at_most=25.0)
     return found["head"], found["judge"], stages.shape[1]
 
 
