@@ -1,6 +1,10 @@
 """The paper's claims and the rules that judge them, in the order of the results page (`CLAIMS`)."""
 
+import json
 import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 from momatch.config import TrainConfig
 from momatch.sweep.metrics import HELD_OUT, METRICS, SCORES, STATES, Metric, auroc_metric, origins
@@ -29,6 +33,8 @@ COMPACTNESS = METRICS["compactness"]
 OFFSET = METRICS["center_offset"]
 SPREAD = METRICS["center_spread"]
 MEMORY = METRICS["peak_memory"]
+#: What the constraint's own tensors take; no sweep measures it.
+OWN_TENSORS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "moments-tensors.json"
 
 WIDE: CellName = ("Linear, all features", "none")
 NARROW: CellName = ("Linear 8-D", "none")
@@ -226,6 +232,13 @@ def _explicit(D: int, order: str) -> float:
     return float(CLASSES * D ** ORDERS.index(order) * 4 / 2**20)
 
 
+@cache
+def _own() -> Mapping[tuple[int, str], float]:
+    """(D, order) -> MiB of the constraint's own tensors, as counted by `benchmarks/moments.py --tensors`."""
+    rows = json.loads(OWN_TENSORS.read_text())["rows"]
+    return {(row["D"], order): row[f"order {p} (MB)"] for row in rows for p, order in enumerate(ORDERS) if p > 0}
+
+
 def _size(mebibytes: float) -> str:
     size = 1024 * mebibytes
     for unit in ("KiB", "MiB", "GiB"):
@@ -304,8 +317,11 @@ def _by_order(record: Record, D: int) -> str:
     for order in ORDERS[1:]:
         found = _growth(record, D, order)
         measured = "not measured" if found is None else f"ratio {estimate_text(found, 2, signed=False)}"
-        texts.append(f"{order} {measured}, explicit {_size(_explicit(D, order))}")
-    return f"{D}-D by order, and what {CLASSES} explicit moments of D^p cells in float32 would add: {'; '.join(texts)}."
+        texts.append(f"{order} {measured}, own {_size(_own()[D, order])}, explicit {_size(_explicit(D, order))}")
+    return (
+        f"{D}-D by order, what the constraint's own tensors take, counted to the byte, and what {CLASSES} explicit moments of "
+        f"D^p cells in float32 would add: {'; '.join(texts)}."
+    )
 
 
 def _in_the_paper(row: str) -> str:
@@ -324,8 +340,8 @@ def _flat_memory(record: Record) -> Verdict:
         "they are computed."
     )
     beside.append(
-        "The peak of a process has its allocator's noise. What the constraint's own tensors take, counted to the byte, is in "
-        "benchmarks/results/moments-tensors.md."
+        "The peak of a process has its allocator's noise, the constraint's own tensors (benchmarks/results/moments-tensors.md) "
+        "have none: what the process takes beyond them is the allocator's and the kernels'."
     )
     if len(devices) == 1 and devices != {"None"}:
         (device,) = devices
