@@ -137,7 +137,7 @@ class CountTensors(TorchDispatchMode):
         return result
 
 
-def tensor_megabytes(call):
+def tensor_mebibytes(call):
     """The most that the tensors of `call` hold at once."""
     with CountTensors() as count:
         call()
@@ -189,17 +189,38 @@ def main():
     write_result("moments", rows, notes, threads=torch.get_num_threads(), seed=0)
 
 
+#: Images of each view in a step of the paper's batch: labelled, weak and strong.
+VIEWS = (64, 448, 448)
+
+
+def training_step(D, order):
+    """A call that does what a step does with the constraint: a term for each view, and one backward pass."""
+    constraint = MomentConstraint(order)
+    views = [problem(n, D) for n in VIEWS]
+    centers = views[0][1]
+
+    def run():
+        centers.grad = None
+        for z, *_ in views:
+            z.grad = None
+        torch.stack([constraint(z, centers, labels) for z, _, labels in views]).sum().backward()
+
+    return run
+
+
 def count_tensors():
     rows = []
     for D in (8, 32, 128, 512):
         row = {"D": D}
         for order in (1, 2, 3, 4):
-            row[f"order {order} (MB)"] = tensor_megabytes(stepper("momatch", 448, D, order))
-            row[f"D^{order} cells (MB)"] = 4 * K * D**order / 2**20
+            row[f"order {order} (MiB)"] = tensor_mebibytes(training_step(D, order))
+            row[f"D^{order} cells (MiB)"] = 4 * K * D**order / 2**20
         rows.append(row)
     notes = (
-        "The most that the tensors of one forward and backward pass of the constraint hold at once, counted to the byte "
-        "(n = 448, K = 10, float32), beside one moment tensor of D^p cells for each class."
+        "The most that the tensors of the constraint hold at once in a training step with the paper's batch, counted to the "
+        "byte: its three terms (64 labelled, 448 weak and 448 strong views), forward and backward (K = 10, float32). Beside "
+        "it the least that explicit moments need: one tensor of D^p cells for each class, without what computing it and its "
+        "gradient takes. So few dimensions need fewer cells than Gram matrices have entries."
     )
     write_result("moments-tensors", rows, notes, seed=0)
 

@@ -2,13 +2,23 @@
 
     python -m reproduction.results docs/results.md --records benchmarks/results/sweeps
 
-The page is made from the records alone: the same records give the same page, byte for byte.
+The page is made from the records alone (and, for the constraint's own tensors, from benchmarks/results/moments-tensors.json):
+the same records give the same page, byte for byte. Where records were made again, former.toml in their folder says what a
+verdict was before and what changed it:
+
+    [[verdict]]
+    claim = "1a"
+    scale = "digits"
+    was = "confirmed"
+    because = "the averaged model no longer holds a part of its random beginning."
 """
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from momatch.config import TrainConfig
 from momatch.config.presets import PRESETS
@@ -35,6 +45,12 @@ _FROZEN = (
     "the constraint that was chosen on other seeds (docs/experiments.md)."
 )
 
+#: In the folder of the records: what verdicts were before these.
+FORMER = "former.toml"
+_FORMER_KEYS = ("claim", "scale", "was", "because")
+
+#: (number of a claim, scale) -> what its verdict was before, and what changed it.
+Former = Mapping[tuple[str, str], tuple[str, str]]
 #: Scale (the folder of its records) -> name of a grid -> its record.
 Records = Mapping[str, Mapping[str, Record]]
 #: Scale, with what was changed about its preset, and the verdict by its records.
@@ -75,7 +91,8 @@ def write_results(folder: Path, path: Path) -> Path:
         raise ValueError(f"{path}: got a directory, expected a file for the results")
     if path.exists() and MARKER.encode() not in path.read_bytes()[:1000]:
         raise ValueError(f"{path}: got a file that is not a results page, and will not replace it; choose another name")
-    page = results_page(read_records(folder))
+    records = read_records(folder)
+    page = results_page(records, read_former(folder, records))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_files({path: page.encode()})
     return path
@@ -106,6 +123,40 @@ def read_records(folder: Path) -> Records:
     return {scale: records[scale] for scale in sorted(records, key=_order)}
 
 
+def read_former(folder: Path, records: Records) -> Former:
+    """What verdicts were before these records; nothing without a file.
+
+    Raises:
+        ValueError: if the file is damaged or names a claim or scale that there is not.
+        OSError: if it cannot be read.
+    """
+    path = folder / FORMER
+    if not path.exists():
+        return {}
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("verdict", [])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; correct it, or remove it to say nothing of former verdicts") from error
+    numbers = [claim.number for claim in CLAIMS]
+    former = {}
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if (
+            not isinstance(entry, dict)
+            or sorted(entry) != sorted(_FORMER_KEYS)
+            or not all(map(_is_text, entry.values()))
+        ):
+            raise ValueError(f"{path}: got {entry!r}, expected a [[verdict]] with the texts {', '.join(_FORMER_KEYS)}")
+        for key, known in (("claim", numbers), ("scale", [*records])):
+            if entry[key] not in known:
+                raise ValueError(f"{path}: got the {key} {entry[key]!r}, expected one of {', '.join(known)}")
+        former[entry["claim"], entry["scale"]] = (entry["was"], entry["because"])
+    return former
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 def _order(scale: str) -> tuple[int, int, str]:
     preset = scale.rpartition("/")[2]
     return _rank(preset, tuple(PRESETS)), _rank(scale, tuple(TITLES)), scale
@@ -134,7 +185,7 @@ def _rank(name: str, known: tuple[str, ...]) -> int:
     return known.index(name) if name in known else len(known)
 
 
-def results_page(records: Records) -> str:
+def results_page(records: Records, former: Former = MappingProxyType({})) -> str:
     """The page as Markdown."""
     verdicts = [
         [(_with_overrides(scale, grids.get(claim.grid)), claim.verdict(grids)) for scale, grids in records.items()]
@@ -148,6 +199,8 @@ def results_page(records: Records) -> str:
         "## The claims",
         markdown(_summary(judged, [*records])).rstrip("\n"),
     ]
+    changes = _changes(judged, [*records], former)
+    blocks += ["## Changed verdicts", changes] if changes else []
     blocks += ["## The evidence", *(block for claim, by_scale in judged for block in _evidence(claim, by_scale))]
     blocks += ["## How to read the numbers", _reading()]
     for scale, grids in records.items():
@@ -187,6 +240,18 @@ def _summary(judged: Sequence[tuple[Claim, _Verdicts]], scales: Sequence[str]) -
     notes = ["The numbers behind each verdict, and what was changed about a preset, are below."]
     notes += [_FROZEN] if any(scale in TITLES for scale in scales) else []
     return Table("Each claim, at each scale", tuple(notes), "claim", tuple(map(_title, scales)), tuple(lines))
+
+
+def _changes(judged: Sequence[tuple[Claim, _Verdicts]], scales: Sequence[str], former: Former) -> str:
+    """A line for each verdict that was another one before."""
+    lines = []
+    for claim, verdicts in judged:
+        for scale, (_, verdict) in zip(scales, verdicts, strict=True):
+            was, because = former.get((claim.number, scale), (verdict.state, ""))
+            if was != verdict.state:
+                words = f"{claim.number}, {_title(scale)}: {verdict.state}, was {was}: {because}"
+                lines.append(f"- {escape_markdown(words)}")
+    return "\n".join(lines)
 
 
 def _title(scale: str) -> str:

@@ -20,6 +20,7 @@ import torch
 
 import momatch
 from momatch.cli.main import main
+from reproduction.paper import paper_grid
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -190,3 +191,22 @@ def test_every_benchmark_and_record_is_listed():
     scripts = [path for path in (ROOT / "benchmarks").glob("*.py") if not path.name.startswith("_")]
     for path in [*scripts, *(ROOT / "benchmarks" / "results").glob("*.md")]:
         assert path.name in page, f"{path.name} is missing from benchmarks/README.md"
+
+
+def test_gpu_page_has_the_estimates_of_the_record():
+    record = json.loads((ROOT / "benchmarks" / "results" / "gpu_estimate.json").read_text(encoding="utf-8"))
+    page = (DOCS / "gpu.md").read_text(encoding="utf-8")
+    hours = {}
+    for preset in ("paper-cifar10", "paper-stl10"):
+        rows = {row["precision"]: row for row in record["rows"] if row["preset"] == preset}
+        assert {row["images a step"] for row in rows.values()} == {960}
+        cells = [f"`{preset}`", f"{rows['float32']['operations a step (tera)']} tera"]
+        cells += [f"{rows[precision]['hours a run on an A100']} hours" for precision in ("float32", "bfloat16")]
+        cells.append(", ".join(str(row["activations (GiB)"]) for row in rows.values()) + " GiB")
+        assert f"| {' | '.join(cells)} |" in page
+        hours |= {(preset, precision): row["hours a run on an A100"].split(" to ") for precision, row in rows.items()}
+    tables = re.findall(r"^\| `(\w+)`.*? \| (\d+) \| (.*) \|$", page, flags=re.MULTILINE)
+    assert len(tables) == 5
+    for name, runs, cells in tables:
+        assert int(runs) == len(paper_grid(name).cells) * len(paper_grid(name).seeds)
+        assert cells == " | ".join(" to ".join(f"{int(runs) * int(end):,}" for end in ends) for ends in hours.values())

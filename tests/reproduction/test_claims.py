@@ -1,10 +1,12 @@
 """Claims: each is confirmed, not confirmed and left open where its rule says so."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from momatch.sweep.statistics import Estimate
+from reproduction import claims
 from reproduction.claims import CLAIMS
 from reproduction.paper import paper_grid
 from reproduction.verdict import Check, check_interval, conclude
@@ -271,6 +273,21 @@ def test_memory():
     assert any(line.startswith("32-D by order") and "explicit 40 MiB" in line for line in flat.evidence)
     assert not any(" MB" in line for line in flat.evidence)
     assert judged("5", memory(1.0, noise=0.0)).state == CONFIRMED
+
+
+def test_memory_has_the_constraints_own_tensors_beside_the_process(tmp_path, monkeypatch):
+    lines = judged("5", memory(1.05)).evidence
+    assert any(
+        re.search(r"^512-D by order.*4th ratio [^;]*, own 2[0-9.]+ MiB, explicit 2\.5 TiB", line) for line in lines
+    )
+    damaged = tmp_path / "own.json"
+    damaged.write_text('{"rows": [{"D": 8}]}')
+    monkeypatch.setattr(claims, "OWN_TENSORS", damaged)
+    claims.own_tensors.cache_clear()
+    with pytest.raises(
+        ValueError, match=r"own\.json: got a damaged record .*; run python benchmarks/moments\.py --tensors"
+    ):
+        judged("5", memory(1.05))
 
 
 @pytest.mark.parametrize("order", ["1st", "2nd", "3rd", "4th"])

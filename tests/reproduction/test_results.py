@@ -138,6 +138,41 @@ def test_damaged_record_is_named(tmp_path, sweeps):
         write_results(sweeps, tmp_path / "r.md")
 
 
+FORMER = """[[verdict]]
+claim = "{claim}"
+scale = "{scale}"
+was = "{was}"
+because = "the average *changed*."
+"""
+
+
+def test_changed_verdicts_say_what_changed_them(tmp_path, sweeps):
+    state = CLAIMS[0].verdict(read_records(sweeps)["digits"]).state
+    page = tmp_path / "r.md"
+    (sweeps / "former.toml").write_text(FORMER.format(claim="1a", scale="digits", was="disputed"))
+    changed = write_results(sweeps, page).read_text()
+    assert f"## Changed verdicts\n\n- 1a, digits: {state}, was disputed: the average \\*changed\\*.\n" in changed
+    (sweeps / "former.toml").write_text(FORMER.format(claim="1a", scale="digits", was=state))
+    assert "Changed verdicts" not in write_results(sweeps, page).read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (FORMER.format(claim="9", scale="digits", was=""), "claim '9', expected one of 1a, 1b"),
+        (FORMER.format(claim="1a", scale="moon", was=""), "scale 'moon', expected one of digits, fashion-cpu"),
+        (FORMER.replace("was =", "is ="), "expected a .*verdict.* with the texts claim, scale, was, because"),
+        ("verdict = 3", "got 3, expected a"),
+        ("[[verdict", "correct it, or remove it"),
+    ],
+)
+def test_damaged_former_verdicts_are_refused(tmp_path, sweeps, text, message):
+    (sweeps / "former.toml").write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        write_results(sweeps, tmp_path / "r.md")
+    assert "former.toml" in str(caught.value)
+
+
 def test_page_says_what_the_commit_is_of(sweeps):
     page = results_page(read_records(sweeps))
     assert "commit abc1234" in page

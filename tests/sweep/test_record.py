@@ -77,6 +77,16 @@ def test_damage_is_named(tmp_path, record, keys, value, message):
     assert str(path) in str(caught.value)
 
 
+def test_an_outcome_that_stands_twice_is_damage(tmp_path, record):
+    path = tmp_path / "r.json"
+    write_record(path, record)
+    content = json.loads(path.read_text())
+    content["outcomes"].append({**content["outcomes"][0], "run": "another"})
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="twice, expected it once; the file is damaged"):
+        read_record(path)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"format": "momatch sweep", "version": NaN}'])
 def test_no_json_is_damaged(tmp_path, text):
     (tmp_path / "r.json").write_text(text)

@@ -104,6 +104,7 @@ def read_record(path: Path) -> Record:
     try:
         values["seeds"] = tuple(_seed(entry) for entry in _list(values, "seeds"))
         values["outcomes"] = tuple(_outcome(entry) for entry in _list(values, "outcomes"))
+        _check_distinct(values["outcomes"])
         return _build(Record, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; the file is damaged; {_REMEDY}") from error
@@ -117,6 +118,17 @@ def _outcome(values: Any) -> Outcome:
             f"outcome: got {outcome.run!r} with both a result and an error, or with neither; expected one of them"
         )
     return outcome
+
+
+def _check_distinct(outcomes: tuple[Outcome, ...]) -> None:
+    known: set[tuple[str, str, int]] = set()
+    for outcome in outcomes:
+        which = (outcome.row, outcome.column, outcome.seed)
+        if which in known:
+            raise ValueError(
+                f"outcomes: got {outcome.row}, {outcome.column}, seed {outcome.seed} twice, expected it once"
+            )
+        known.add(which)
 
 
 def _seed(value: Any) -> int:
