@@ -27,7 +27,6 @@ from momatch.evaluation.metrics import auroc, fpr95
 from momatch.heads import log_posterior
 from momatch.inference.evaluate import fitted
 from momatch.models.classifier import Classifier
-from momatch.outliers import Judge
 from momatch.training.data import load_by_name, load_run_data, part_classes, split_rows
 
 OUT = HERE.parent / "out" / "outliers"
@@ -119,7 +118,7 @@ def measure(run, dataset, arguments):
     outputs = run_classifier(run.classifier, known)
     positions, classes = confident_samples(outputs, labels, cutoff=run.config.cutoff)
     trusted = outputs.select(positions)
-    found = with_momatch(run, batches, relative_distance(trusted.z, classes, run.model.judge.num_classes))
+    found = with_momatch(run, batches)
     given = {origin: run_classifier(run.classifier, rows) for origin, rows in batches.items()}
     head = run.classifier.head
 
@@ -146,31 +145,22 @@ def measure(run, dataset, arguments):
     return figures, len(classes)
 
 
-def relative_distance(z, classes, num_classes):
-    """Scores embeddings: the squared distance to the nearest class less that to the mean of all, in deviations of the fit."""
-    to_class = Judge(z.shape[1], num_classes).fit([(z, classes)])
-    to_mean = Judge(z.shape[1], 1).fit([(z, torch.zeros_like(classes))])
-
-    def score(embeddings):
-        return to_class.mahalanobis(embeddings).amin(1).square() - to_mean.mahalanobis(embeddings)[:, 0].square()
-
-    usual = score(z)
-    return lambda embeddings: (score(embeddings) - usual.mean()) / usual.std()
-
-
-def with_momatch(run, batches, relative):
-    """Row -> origin -> scores: the judge, its parts, the judge with what else was tried, and by name the head's own."""
+def with_momatch(run, batches):
+    """Row -> origin -> scores: the judge, its parts, the judge as it was before, and by name the head's own."""
     head = run.classifier.head if run.refitted_head is None else run.refitted_head
     found = {}
     for origin, rows in batches.items():
         outputs = run_classifier(run.classifier, rows, stage_names=run.model.stage_names)
         by_judge = judge_scores(run.model.judge, outputs)
-        posterior = log_posterior(outputs.log_joint).exp()
+        judge, posterior = run.model.judge, log_posterior(outputs.log_joint).exp()
+        distance, entropy = by_judge["nearest"], torch.special.entr(posterior).sum(1)
         scores_of = {
             "judge": by_judge["judge"],
-            "judge: distance alone": by_judge["nearest"],
-            "judge: doubt alone": torch.special.entr(posterior).sum(1),
-            "judge + 0.25 x relative distance of z": by_judge["judge"] + 0.25 * relative(outputs.z),
+            "judge: distance alone": distance,
+            "judge: answer alone": judge.answers(posterior.to(judge.scale)),
+            "judge, entropy instead of the answer's distance": (
+                (distance - judge.typical_distance) / judge.distance_deviation + entropy
+            ),
         }
         for name, score in scores_of.items():
             found.setdefault(("momatch", name), {})[origin] = score
@@ -183,7 +173,7 @@ def with_momatch(run, batches, relative):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[5, 6, 7, 8, 9])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[10, 11, 12, 13, 14])
     parser.add_argument("--datasets", nargs="*", default=list(DATASETS))
     parser.add_argument("--data-dir")
     parser.add_argument("--notes", default="")

@@ -5,7 +5,8 @@
 TABLES.npz holds NAME/X and NAME/y of each table. A third of the rows is for testing; the labels are drawn as classes occur, or
 balanced; with ``--labels 0`` all are shown. Supervised rivals see standardised labelled rows, semi-supervised ones all rows.
 Every method sees the same labels. Finished runs lie in --out and are kept. With ``--rivals RECORD.json`` the rivals are
-those of an earlier record of the same seeds.
+those of an earlier record of the same seeds. With ``--unseen`` the record is one of its own: tables that nothing was
+chosen on (benchmarks/keel_tables.py).
 """
 
 import argparse
@@ -148,6 +149,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7, 8, 9])
     parser.add_argument("--labels", type=int, nargs="+", default=[5, 10], help="a class, on average")
     parser.add_argument("--rivals", type=Path, help="record to take the rivals' runs from")
+    parser.add_argument("--unseen", action="store_true", help="nothing was chosen on these tables")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -186,11 +188,17 @@ def main():
         f"{len({name for name, _, _ in found})} tables, {shown}, seeds {arguments.seeds}; a third of the rows for testing; "
         'percent. Balanced: class_weight="balanced". Intervals of 95 % over draws and seeds. momatch on average: log loss '
         f"{average['log loss']:.3f}, calibration error {average['calibration error']:.1f} % (by chance, with exact posteriors, "
-        f"{average['chance']:.1f} %), confidence {average['confidence']:.1f} %. Settings were found on seeds 0 and 1 of "
-        "the same tables."
-    ) + (" The rivals' runs are those of an earlier record." if before else "")
+        f"{average['chance']:.1f} %), confidence {average['confidence']:.1f} %. "
+    )
+    notes += (
+        "No setting was chosen on them."
+        if arguments.unseen
+        else "Settings were found on seeds 0 and 1 of the same tables."
+    )
+    notes += " The rivals' runs are those of an earlier record." if before else ""
     details = {" | ".join(map(str, key)): runs for key, runs in found.items()}
-    write_result("tables-all-labels" if arguments.labels == [0] else "tables", summarise(found), notes, details=details)
+    name = "tables" + "-unseen" * arguments.unseen + "-all-labels" * (arguments.labels == [0])
+    write_result(name, summarise(found), notes, details=details)
 
 
 if __name__ == "__main__":

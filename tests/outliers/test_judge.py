@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sklearn.covariance import LedoitWolf
 from torch import nn
 
-from momatch.outliers.judge import Judge, ledoit_wolf_shrinkage
+from momatch.outliers.gaussians import ledoit_wolf_shrinkage
+from momatch.outliers.judge import Judge
 
 
 def samples(n=120, F=6, K=3, *, seed=0, condition=10.0):

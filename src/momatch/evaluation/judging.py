@@ -115,7 +115,7 @@ def judge_scores(judge: Judge, outputs: Outputs) -> dict[str, Float[Tensor, " n"
     assert outputs.stages is not None
     if len(outputs) == 0:
         return dict.fromkeys(("judge", "nearest", "density"), judge.scale.new_empty(0))
-    posterior = log_posterior(outputs.log_joint.to(judge.scale)).exp()
+    posterior = _posterior(outputs.log_joint, judge)
     batches = zip(outputs.stages.split(_BATCH), posterior.split(_BATCH), strict=True)
     verdicts = [judge.verdict(stages.to(judge.scale), of_batch) for stages, of_batch in batches]
     score, nearest, density = (torch.cat(parts) for parts in zip(*verdicts, strict=True))
@@ -144,6 +144,11 @@ def likely_inliers(judged: JudgedPool, outputs: Outputs) -> Int64[Tensor, " k"]:
     count = (p_inlier[order].cumsum(0) + 0.5).floor()
     kept = order[count.diff(prepend=count.new_zeros(1)) > 0]
     return (kept if len(kept) else order).sort().values
+
+
+def _posterior(log_joint: Float[Tensor, "n K"], judge: Judge) -> Float[Tensor, "n K"]:
+    """In the judge's dtype."""
+    return log_posterior(log_joint.to(judge.scale)).exp()
 
 
 @dataclass(frozen=True)
@@ -184,9 +189,12 @@ class _Confident:
         stages = self.outputs.stages
         assert stages is not None
         used = trusted[self.positions]
-        judge = Judge(stages.shape[1], self.outputs.log_joint.shape[1], self.stage_names).to(stages.dtype)
+        K = self.outputs.log_joint.shape[1]
+        judge = Judge(stages.shape[1], K, self.stage_names, judges_answers=True).to(stages.dtype)
         pairs = zip(self.positions[used].split(_BATCH), self.classes[used].split(_BATCH), strict=True)
-        return judge.fit([(stages[some], of_some) for some, of_some in pairs])
+        return judge.fit(
+            [(stages[some], of_some, _posterior(self.outputs.log_joint[some], judge)) for some, of_some in pairs]
+        )
 
     def log_distance(self, judge: Judge, trusted: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Log distance of each sample to the nearest class, of those in the judge's fit as if each had been left out."""

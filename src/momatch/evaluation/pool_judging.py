@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from momatch.models.outputs import Outputs
-from momatch.outliers import Judge
 from momatch.outliers.contamination import two_gaussians
+from momatch.outliers.gaussians import ClassGaussians
 from momatch.outliers.stages import thinned
 
 #: The labelled samples are left out in so many parts, if a class has as many.
@@ -97,8 +97,8 @@ class _Labeled:
     def append(self, stages: Float[Tensor, "n S"], classes: Int64[Tensor, " n"]) -> "_Labeled":
         return _Labeled(torch.cat([self.stages, stages]), torch.cat([self.classes, classes]), self.num_classes)
 
-    def judge(self) -> Judge:
-        fresh = Judge(self.stages.shape[1], self.num_classes).to(self.stages.dtype)
+    def judge(self) -> ClassGaussians:
+        fresh = ClassGaussians(self.stages.shape[1], self.num_classes).to(self.stages.dtype)
         fresh.fit_classes([(self.stages, self.classes)])
         return fresh
 
@@ -192,7 +192,7 @@ class _Core:
         return torch.stack([_scores(judge, stages)[0] - median for judge, median in pairs]).mean(0)
 
 
-def _scores(judge: Judge, stages: Float[Tensor, "n S"]) -> tuple[Float[Tensor, " n"], Int64[Tensor, " n"]]:
+def _scores(judge: ClassGaussians, stages: Float[Tensor, "n S"]) -> tuple[Float[Tensor, " n"], Int64[Tensor, " n"]]:
     """Log distance to the nearest class, infinite for what is not finite; and that class."""
     if len(stages) == 0:
         return torch.zeros(0).double(), torch.zeros(0).long()

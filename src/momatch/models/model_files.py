@@ -116,7 +116,11 @@ def save_model(
         content["refitted_head"] = _head_name(refitted_head)
         tensors |= {_REFITTED + name: value for name, value in _state(refitted_head).items()}
     if judge is not None:
-        content["judge"] = {"stage_names": list(judge.stage_names), "num_features": judge.num_features}
+        content["judge"] = {
+            "stage_names": list(judge.stage_names),
+            "num_features": judge.num_features,
+            "judges_answers": judge.answers is not None,
+        }
         tensors |= {_JUDGE + name: value for name, value in _state(judge).items()}
     if calibration is not None:
         content["calibration"] = {"score": calibration.score, "source": calibration.source}
@@ -287,11 +291,13 @@ def _build_judge(content: object, num_classes: int) -> Judge | None:
     """The judge to fill; models of older versions have none."""
     if content is None:
         return None
-    names = content.get("stage_names") if isinstance(content, Mapping) else None
-    features = content.get("num_features") if isinstance(content, Mapping) else None
+    facts = content if isinstance(content, Mapping) else {}
+    names, features = facts.get("stage_names"), facts.get("num_features")
     if not isinstance(names, list) or not isinstance(features, int) or not 1 <= features <= _MAX_STATISTICS:
         raise ValueError(f"judge: got {content!r}, expected stage_names and num_features")
-    return Judge(features, num_classes, [str(name) for name in names])
+    # Judges of older versions count the answer's entropy.
+    judges_answers = facts.get("judges_answers") is True
+    return Judge(features, num_classes, [str(name) for name in names], judges_answers=judges_answers)
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], misfit: str) -> None:

@@ -121,12 +121,13 @@ class StageJudge(nn.Module):
                     "alone is judged, which shows less; with stage_names, name modules that return one tensor for each input",
                     stacklevel=2,
                 )
-            judge = Judge(stages.shape[1], self._num_classes or output.shape[1], names).to(stages)
+            K = self._num_classes or output.shape[1]
+            judge = Judge(stages.shape[1], K, names, judges_answers=True).to(stages)
             self.judge = judge.fit(_Trusted(self, reader, loader, cutoff))
         return self
 
     def score(self, x: Shaped[Tensor, "n *size"]) -> Float[Tensor, " n"]:
-        """Outlier score: distance to the nearest class in deviations from what is usual, plus the entropy of p(y|x) in nats.
+        """Outlier score: distance to the nearest class in deviations from what is usual, plus how unusual the answer is.
 
         Returns:
             Higher for outliers; +inf where anything is NaN. See `Judge.score`.
@@ -235,7 +236,10 @@ class StageJudge(nn.Module):
             names = state_dict.get(f"{prefix}_extra_state", {"stage_names": ()})["stage_names"]
             self._reader(names)  # checks that this network has them
             device = next(self.network.parameters(), centers).device
-            self.judge = Judge(F, self._num_classes or K, names).to(device, centers.dtype)
+            # Judges of older versions count the answer's entropy.
+            judges_answers = any(key.startswith(f"{prefix}judge.answers.") for key in state_dict)
+            judge = Judge(F, self._num_classes or K, names, judges_answers=judges_answers)
+            self.judge = judge.to(device, centers.dtype)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -244,13 +248,13 @@ class StageJudge(nn.Module):
 
 
 class _Trusted:
-    """Statistics and classes of a loader's labelled and confidently predicted samples. Each iteration is a pass over it."""
+    """Statistics, classes and posteriors of a loader's labelled and confidently predicted samples, in each pass over it."""
 
     def __init__(self, owner: StageJudge, reader: StageReader, loader: Loader, cutoff: float) -> None:
         self._owner, self._reader, self._loader, self._cutoff = owner, reader, loader, cutoff
         self._count: int | None = None
 
-    def __iter__(self) -> Iterator[tuple[Float[Tensor, "m S"], Int64[Tensor, " m"]]]:
+    def __iter__(self) -> Iterator[tuple[Float[Tensor, "m S"], Int64[Tensor, " m"], Float[Tensor, "m K"]]]:
         count = 0
         for x, y in self._owner._pairs(self._loader):
             output, stages = self._owner._observe(self._reader, x)
@@ -260,11 +264,12 @@ class _Trusted:
                     f"loader: got class numbers from {int(y.min())} to {int(y.max())}, expected 0 to {K - 1}, and -1 for "
                     "unlabelled"
                 )
-            confidence, predicted = log_posterior(output.double()).exp().max(1)
+            posterior = log_posterior(output.double()).exp()
+            confidence, predicted = posterior.max(1)
             is_labeled = labels != _UNLABELED
             trusted = is_labeled | (confidence >= self._cutoff)
             count += int(trusted.sum())
-            yield stages[trusted], torch.where(is_labeled, labels, predicted)[trusted]
+            yield stages[trusted], torch.where(is_labeled, labels, predicted)[trusted], posterior[trusted]
         self._check(count)
 
     def _check(self, count: int) -> None:
