@@ -20,6 +20,7 @@ from sklearn.preprocessing import MinMaxScaler
 from momatch import MoMatchClassifier, NetworkOptions
 from momatch.estimator.settings import read_settings
 from tests.estimator.conftest import QUICK, quick_with
+from tests.outliers.naive_answers import WEIGHT, unusual_by
 
 #: Checks of every shape in every step cost more than the steps; the other tests have them on.
 unchecked = pytest.mark.usefixtures("unchecked")
@@ -116,7 +117,7 @@ def naive_nearest(model, X):
 
 
 def naive_judge(model, X):
-    """Distances to the nearest class in units of what is usual, and entropies; the stages by hand."""
+    """Distances to the nearest class and answers, in units of what is usual; the stages by hand."""
     judge, classifier = model.fitted_.scorer.judge, model.fitted_.classifier
     with torch.no_grad():
         seen = torch.from_numpy(model.fitted_.scaling(np.asarray(X, float)))
@@ -130,7 +131,7 @@ def naive_judge(model, X):
     rows = (stages - judge.shift.numpy()) / judge.scale.numpy() @ white
     distance = [min(np.sqrt(((row - center) ** 2).sum()) for center in judge.centers.numpy()) for row in rows]
     unusual = (np.array(distance) - float(judge.typical_distance)) / float(judge.distance_deviation)
-    return unusual - np.array([sum(p * np.log(p) for p in row if p > 0) for row in posterior])
+    return unusual + WEIGHT * unusual_by(judge.answers, posterior)
 
 
 @pytest.fixture(scope="module")

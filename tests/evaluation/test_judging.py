@@ -15,9 +15,11 @@ from tests.evaluation.made_up_outputs import F, K, made, split
 from tests.models.test_scorer import mixture
 
 
-def assert_same(one, two):
-    for (name, value), other in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
-        torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-4, msg=name)
+def assert_same(found, expected):
+    """The same model of the stages; that of the answers is fitted to as many samples."""
+    for name, value in expected.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[name], value, rtol=1e-4, atol=1e-4, msg=name)
+    assert found.answers.of_class.count == found.answers.of_all.count == expected.count
 
 
 @pytest.mark.parametrize("outliers", [5, 40, 60])

@@ -117,13 +117,17 @@ def test_the_calibration_comes_along(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("missing", [False, True])
-def test_the_judge_comes_along_bit_for_bit(tmp_path, dtype, missing):
+@pytest.mark.parametrize(("missing", "answers"), [(False, True), (True, True), (False, False)])
+def test_the_judge_comes_along_bit_for_bit(tmp_path, dtype, missing, answers):
     classifier = trained(FACTS)
     names = classifier.backbone.stage_names
-    stages = run_classifier(classifier, images(FACTS, 40), stage_names=names).stages.to(dtype)
+    outputs = run_classifier(classifier, images(FACTS, 40), stage_names=names)
+    stages, posterior = outputs.stages.to(dtype), outputs.log_joint.to(dtype).softmax(1)
     # Without samples a class is at an infinite distance, which is stored as well.
-    judge = Judge(stages.shape[1], 3, names).to(dtype).fit([(stages, torch.arange(40) % (2 if missing else 3))])
+    labels = torch.arange(40) % (2 if missing else 3)
+    # Models of older versions have judges without answers.
+    judge = Judge(stages.shape[1], 3, names, judges_answers=answers).to(dtype)
+    judge.fit([(stages, labels, posterior) if answers else (stages, labels)])
     save_model(tmp_path, classifier, FACTS, judge=judge)
     saved = load_model(tmp_path)
     assert_same(saved.judge, judge)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from momatch import AAGMM, Classifier, Judge, OutlierDetector, StageJudge, log_density, log_posterior
 from momatch.outliers import StageReader, find_stages
 from momatch.outliers.stages import INPUT, statistics
+from tests.outliers.naive_answers import WEIGHT, naive_unusual
 from tests.outliers.test_stages import ViT
 
 K = 3
@@ -105,8 +106,9 @@ def by_hand(network, x):
 def test_equals_a_judge_of_the_statistics(name):
     network, (x, y), (new, _) = make(name), inputs(120), inputs(40, seed=2)
     judge = StageJudge(network).fit(batches(x, y))
-    _, statistics, names = by_hand(network, x)
-    expected = Judge(statistics.shape[1], K, names).fit([(statistics, y)])
+    output, statistics, names = by_hand(network, x)
+    posterior = log_posterior(output).exp()
+    expected = Judge(statistics.shape[1], K, names, judges_answers=True).fit([(statistics, y, posterior)])
     output, statistics, _ = by_hand(network, new)
 
     assert judge.judge.stage_names == names
@@ -137,10 +139,10 @@ def test_equals_the_definition_in_numpy():
     table = torch.from_numpy(np.concatenate(columns, 1))
     expected = Judge(table.shape[1], K).double().fit([(table, y)])
     nearest = expected.mahalanobis(table).amin(1)
-    posterior = torch.softmax(logits, 1)
-    entropy = -(posterior * posterior.log()).sum(1)
+    posterior = torch.softmax(logits, 1).numpy()
+    of_answer = WEIGHT * torch.from_numpy(naive_unusual(posterior, y.numpy(), posterior))
     unusual = (nearest - expected.typical_distance) / expected.distance_deviation
-    torch.testing.assert_close(judge.score(x), unusual + entropy)
+    torch.testing.assert_close(judge.score(x), unusual + of_answer, rtol=1e-6, atol=1e-6)
     assert judge.score(x).dtype == torch.float64
 
 
@@ -300,6 +302,20 @@ def test_state_dict_round_trip(name):
     nn.ModuleDict({"a": other}).load_state_dict(torch.load(file, weights_only=True))
     assert other.judge.stage_names == judge.judge.stage_names
     assert torch.equal(other.score(x), judge.score(x))
+
+
+def test_a_state_of_an_older_version_counts_the_entropy():
+    network, (x, y) = make("cnn"), inputs(60)
+    judge = StageJudge(network).fit([(x, y)])
+    state = {name: value for name, value in judge.state_dict().items() if not name.startswith("judge.answers.")}
+    older = StageJudge(network)
+    older.load_state_dict(state)
+    assert older.judge.answers is None
+    assert torch.equal(older.mahalanobis(x), judge.mahalanobis(x))
+    with torch.no_grad():
+        posterior = copy.deepcopy(network).eval()(x).softmax(1)
+    unusual = (older.mahalanobis(x).amin(1) - judge.judge.typical_distance) / judge.judge.distance_deviation
+    torch.testing.assert_close(older.score(x), unusual + torch.special.entr(posterior).sum(1), rtol=1e-4, atol=1e-4)
 
 
 def test_state_of_another_network_is_refused():

@@ -230,8 +230,8 @@ def _check_with_judge(score: str, threshold: str) -> None:
         raise ValueError(f"score: got {score!r} with a judge, expected 'judge'; the others are scores of a head")
     if threshold == "chi2":
         raise ValueError(
-            "threshold: got 'chi2' with a judge, expected 'percentile' or 'annealed': its score is a distance plus an entropy, "
-            "which follows no chi-square distribution"
+            "threshold: got 'chi2' with a judge, expected 'percentile' or 'annealed': its score is of distances and "
+            "answers, and follows no chi-square distribution"
         )
 
 

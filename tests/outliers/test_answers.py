@@ -1,0 +1,153 @@
+"""How unusual a classifier's answer is: against the definition, in its invariances and at its extremes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from momatch.outliers.judge import Judge
+from tests.outliers.naive_answers import WEIGHT, naive_unusual
+
+
+def answers(n, K, *, seed=0, sure=4.0, dtype=torch.float64):
+    """Features, classes and posteriors of a classifier that is mostly right."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % K
+    logits = torch.randn(n, K, generator=generator, dtype=torch.float64)
+    logits[torch.arange(n), labels] += sure
+    x = torch.randn(n, 4, generator=generator, dtype=torch.float64) + labels[:, None]
+    return x.to(dtype), labels, logits.softmax(1).to(dtype)
+
+
+def fitted(x, labels, posterior, *, num_classes=None, size=50):
+    judge = Judge(x.shape[1], num_classes or posterior.shape[1], judges_answers=True).to(x.dtype)
+    return judge.fit(list(zip(x.split(size), labels.split(size), posterior.split(size), strict=True)))
+
+
+@pytest.mark.parametrize(("n", "K"), [(60, 2), (90, 3), (300, 10), (25, 10)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 2e-2)])
+def test_the_definition(n, K, dtype, tolerance):
+    x, labels, posterior = answers(n, K, dtype=dtype)
+    judge = fitted(x, labels, posterior)
+    new = answers(40, K, seed=1, sure=1.0)[2]
+    unusual = torch.from_numpy(naive_unusual(posterior.double().numpy(), labels.numpy(), new.numpy()))
+    torch.testing.assert_close(judge.answers(new.to(dtype)).double(), unusual, rtol=tolerance, atol=tolerance)
+    distance = torch.linspace(1, 5, 40, dtype=dtype)
+    deviations = (distance - judge.typical_distance) / judge.distance_deviation
+    expected = deviations.double() + WEIGHT * unusual
+    torch.testing.assert_close(judge.score(distance, new.to(dtype)).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_features_are_judged_as_without_answers():
+    x, labels, posterior = answers(90, 3)
+    alone, judge = Judge(4, 3).double().fit([(x, labels)]), fitted(x, labels, posterior)
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(judge.state_dict()[name], value, rtol=1e-9, atol=1e-9)
+
+
+@given(seed=st.integers(0, 999), size=st.integers(1, 100))
+@settings(max_examples=10)
+def test_neither_order_nor_batches_nor_names_of_classes_matter(seed, size):
+    x, labels, posterior = answers(90, 3)
+    judge = fitted(x, labels, posterior)
+    generator = torch.Generator().manual_seed(seed)
+    order, names = torch.randperm(90, generator=generator), torch.randperm(3, generator=generator)
+    other = fitted(x[order], names[labels[order]], posterior[order][:, names.argsort()], size=size)
+    new = answers(20, 3, seed=1, sure=0.5)[2]
+    torch.testing.assert_close(other.answers(new[:, names.argsort()]), judge.answers(new), rtol=1e-6, atol=1e-6)
+
+
+def test_an_answer_between_the_classes_is_unusual_and_a_clear_one_is_not():
+    x, labels, posterior = answers(300, 3, sure=8.0)
+    judge = fitted(x, labels, posterior)
+    between = torch.tensor([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64)
+    assert (judge.answers(between) > 3).all()
+    assert judge.answers(answers(300, 3, seed=1, sure=8.0)[2]).abs().mean() < 1.5
+
+
+# --- Extremes ---
+
+
+@pytest.mark.parametrize(("n", "K"), [(1, 1), (9, 1), (1, 3), (2, 2), (3, 3), (4, 3)])
+def test_few_samples_and_classes(n, K):
+    x, labels, posterior = answers(n, K, dtype=torch.float32)
+    judge = fitted(x, labels, posterior)
+    new = torch.full((5, K), 1 / K)
+    assert judge.verdict(torch.randn(5, 4), new).score.isfinite().all()
+    assert float(judge.answers.deviation) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_certain_answers_and_those_that_are_all_alike(dtype):
+    x, labels, _ = answers(60, 3, dtype=dtype)
+    for posterior in (torch.eye(3, dtype=dtype)[labels], torch.full((60, 3), 1 / 3, dtype=dtype)):
+        judge = fitted(x, labels, posterior)
+        for new in (torch.eye(3, dtype=dtype), torch.full((3, 3), 1 / 3, dtype=dtype)):
+            assert judge.verdict(x[:3], new).score.isfinite().all()
+
+
+def test_a_class_without_samples():
+    x, labels, posterior = answers(60, 3)
+    posterior = torch.cat([posterior * 0.9, torch.full((60, 2), 0.05, dtype=torch.float64)], 1)
+    judge = fitted(x, labels, posterior, num_classes=5)
+    assert judge.answers(posterior).isfinite().all()
+
+
+def test_half_precision_and_damaged_posteriors():
+    x, labels, posterior = answers(90, 3, dtype=torch.float32)
+    judge, distance = fitted(x, labels, posterior), torch.ones(4)
+    half = judge.score(distance, posterior[:4].half())
+    torch.testing.assert_close(half, judge.score(distance, posterior[:4]), rtol=0.2, atol=0.2)
+    assert judge.score(distance, posterior[:4] * math.nan).tolist() == [math.inf] * 4
+
+
+def test_training_outputs_far_beyond_any_answer_of_the_fit():
+    x, labels, posterior = answers(300, 10, dtype=torch.float32)
+    judge = fitted(x, labels, posterior)
+    far = (50 * torch.randn(8, 10)).softmax(1)
+    assert judge.answers(far).isfinite().all()
+
+
+# --- As a part of the judge ---
+
+
+def test_state_and_export(unchecked):
+    x, labels, posterior = answers(90, 3, dtype=torch.float32)
+    judge = fitted(x, labels, posterior)
+    copy = Judge(4, 3, judges_answers=True)
+    copy.load_state_dict(judge.state_dict())
+    assert torch.equal(copy.verdict(x, posterior).score, judge.verdict(x, posterior).score)
+
+    class Score(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.judge = judge
+
+        def forward(self, x, posterior):
+            return self.judge.verdict(x, posterior).score
+
+    batch = {0: torch.export.Dim("n", min=1, max=1000)}
+    program = torch.export.export(Score(), (x[:4], posterior[:4]), dynamic_shapes=(batch, batch), strict=False)
+    for n in (1, 3, 90):
+        torch.testing.assert_close(program.module()(x[:n], posterior[:n]), Score()(x[:n], posterior[:n]))
+
+
+def test_misuse(unchecked):
+    x, labels, posterior = answers(60, 3)
+    judge = Judge(4, 3, judges_answers=True).double()
+    for batch, message in [
+        ((x, labels), r"posterior: got none, expected shape \(60, 3\) after features and classes"),
+        ((x, labels, posterior[:, :2]), r"posterior: got \(60, 2\), expected shape \(60, 3\)"),
+        ((x, labels, posterior[:5]), r"posterior: got \(5, 3\), expected shape \(60, 3\)"),
+        ((x, labels, posterior * math.nan), "got 60 of 60 samples with features that are not finite"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            judge.fit([batch])
+    with pytest.raises(ValueError, match=r"posterior: got \(60, 3\), expected none: judges_answers is off"):
+        Judge(4, 3).double().fit([(x, labels, posterior)])
+    with pytest.raises(ValueError, match="judge: got no fit"):
+        judge.score(torch.ones(60), posterior)
+    assert np.isinf(judge.fit([(x, labels, posterior)]).score(torch.full((1,), math.nan), posterior[:1]).numpy()).all()
