@@ -1,5 +1,6 @@
-"""The calibration error that chance alone gives: that of classes drawn from the posteriors themselves."""
+"""Calibration errors beside that of a single draw of labels: that of chance alone, and that of all draws together."""
 
+import numpy as np
 import torch
 
 from momatch.evaluation.metrics import calibration
@@ -12,3 +13,15 @@ def chance_error(log_posterior, bins=15):
     generator = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(log_posterior.exp(), DRAWS, replacement=True, generator=generator)
     return 100 * sum(calibration(log_posterior, classes, bins=bins).error for classes in drawn.T) / DRAWS
+
+
+def reliability(found):
+    """Of each bin of a `calibration`: its share of the samples, and confidence and accuracy times that share."""
+    share = found.count.double() / found.count.sum()
+    return torch.stack([share, share * found.confidence, share * found.accuracy], 1).tolist()
+
+
+def joint_error(of_draws):
+    """Calibration error in percent of all draws together, each of the same weight, from their `reliability`."""
+    _, confidence, accuracy = np.mean(of_draws, axis=0).T
+    return 100 * float(np.abs(confidence - accuracy).sum())

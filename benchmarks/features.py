@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.semi_supervised import LabelSpreading
 
-from _calibration import chance_error
+from _calibration import chance_error, joint_error, reliability
 from _features import about
 from _record import HERE, kept, recorded, spread, write_result
 from momatch import TrainConfig, fit, load_dataset
@@ -36,7 +36,7 @@ STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 DRAWS = ("balanced", "as they occur")
 OURS = "momatch train"
 #: Of ours alone: the last is the calibration error that exact posteriors would have with as many test images.
-OF_OURS = ("confidence", "calibration error", "by chance")
+OF_OURS = ("confidence", "calibration error", "by chance", "reliability")
 
 
 def drawn(y, draw, per_class, seed):
@@ -91,7 +91,8 @@ def measure(dataset, draw, per_class, seed, before):
     log_posterior = ours(dataset, shown, seed)
     found[OURS] = 100 * float((log_posterior.argmax(1) == y_test).double().mean())
     found["confidence"] = 100 * float(log_posterior.exp().amax(1).mean())
-    found["calibration error"] = 100 * calibration(log_posterior, y_test).error
+    measured = calibration(log_posterior, y_test)
+    found["calibration error"], found["reliability"] = 100 * measured.error, reliability(measured)
     found["by chance"] = chance_error(log_posterior)
     return found
 
@@ -101,7 +102,7 @@ def summarise(found):
     rows, gains = [], []
     for (name, draw, per_class), runs in found.items():
         names = [key for key in runs[0] if key not in (OURS, *OF_OURS)]
-        means = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
+        means = {key: float(np.mean([run[key] for run in runs])) for key in runs[0] if key != "reliability"}
         best = max(names, key=means.get)
         gain = means[OURS] - means[best]
         gains.append((per_class, gain))
@@ -121,10 +122,12 @@ def summarise(found):
     errors, chance = (
         np.mean([run[key] for runs in found.values() for run in runs]) for key in ("calibration error", "by chance")
     )
+    together = joint_error([run["reliability"] for runs in found.values() for run in runs])
     verdict = (
         "Smallest distance to the best rival of a cell (best by its mean over the seeds) "
         f"{min(gain for _, gain in gains):+.1f} points; mean distance at 4 and 10 labels a class {np.mean(few):+.1f}; "
-        f"calibration error {errors:.1f} % on average; by chance, with exact posteriors, it would be {chance:.1f} %. "
+        f"calibration error {errors:.1f} % on average; by chance, with exact posteriors, it would be {chance:.1f} %; of all "
+        f"runs together it is {together:.1f} %. "
     )
     return rows, verdict
 

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelPropagation, LabelSpreading, SelfTrainingClassifier
 from sklearn.svm import SVC
 
-from _calibration import chance_error
+from _calibration import chance_error, joint_error, reliability
 from _record import HERE, kept, recorded, write_result
 from momatch import MoMatchClassifier
 from momatch.evaluation.metrics import calibration
@@ -90,9 +90,11 @@ def measure(x, labels, x_test, y_test, *, seed, before):
     seen = np.isin(y_test, model.classes_)
     codes = np.searchsorted(model.classes_, y_test[seen])
     log_posterior = torch.from_numpy(np.log(posterior[seen]))
+    measured = calibration(log_posterior, torch.from_numpy(codes), bins=10)
     found[OURS] |= {
         "log loss": log_loss(codes, posterior[seen], labels=np.arange(len(model.classes_))),
-        "calibration error": 100 * calibration(log_posterior, torch.from_numpy(codes), bins=10).error,
+        "calibration error": 100 * measured.error,
+        "reliability": reliability(measured),
         "chance": chance_error(log_posterior, bins=10),
         "confidence": 100 * float(posterior.max(1).mean()),
     }
@@ -188,7 +190,8 @@ def main():
         f"{len({name for name, _, _ in found})} tables, {shown}, seeds {arguments.seeds}; a third of the rows for testing; "
         'percent. Balanced: class_weight="balanced". Intervals of 95 % over draws and seeds. momatch on average: log loss '
         f"{average['log loss']:.3f}, calibration error {average['calibration error']:.1f} % (by chance, with exact posteriors, "
-        f"{average['chance']:.1f} %), confidence {average['confidence']:.1f} %. "
+        f"{average['chance']:.1f} %), of all draws together {joint_error([run['reliability'] for run in ours]):.1f} %, "
+        f"confidence {average['confidence']:.1f} %. "
     )
     notes += (
         "No setting was chosen on them."
