@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.covariance import LedoitWolf
 
-WEIGHT = 0.35
+WEIGHT = 0.25
 
 
 def centered(posterior):

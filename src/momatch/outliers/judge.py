@@ -19,7 +19,7 @@ from momatch.outliers.gaussians import ClassGaussians, Pair, RunningMoments, che
 Batches = Iterable[tuple[Any, ...]]
 
 #: What a deviation of the answer counts, beside one of the distance.
-_ANSWER_WEIGHT = 0.35
+_ANSWER_WEIGHT = 0.25
 
 
 class Verdict(NamedTuple):
@@ -135,7 +135,7 @@ class Judge(ClassGaussians):
     def score(self, distance: Float[Tensor, " n"], posterior: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
         """Outlier score: what is unusual at any depth, plus what is unusual of the answer.
 
-        The distance to the nearest class counts in deviations from what is usual, and so does, by a third, how unusual the
+        The distance to the nearest class counts in deviations from what is usual, and so does, by a quarter, how unusual the
         answer is (`Answers`); without a model of the answers, their entropy in nats. A far outlier is unusual at some depth; a
         near one mostly falls between the classes.
 
