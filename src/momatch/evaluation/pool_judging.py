@@ -99,8 +99,7 @@ class _Labeled:
 
     def judge(self) -> ClassGaussians:
         fresh = ClassGaussians(self.stages.shape[1], self.num_classes).to(self.stages.dtype)
-        fresh.fit_classes([(self.stages, self.classes)])
-        return fresh
+        return fresh.fit([(self.stages, self.classes)])
 
 
 @dataclass(frozen=True)

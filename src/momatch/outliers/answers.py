@@ -1,80 +1,112 @@
 """How unusual a classifier's answer is: its relative Mahalanobis distance (docs/method.md, "The judge").
 
-    a = log max(p, e^-30) - mean over the classes
+    a = log max(p, 1e-13) - mean over the classes
     r = min_k d_k(a)^2 - d(a)^2
 
-d_k is the distance to the answers of class k, d that to all answers. Between the classes an answer may be as far from each of
-them as any, and still amid them all; subtracting d tells that from what is merely far out (Ren et al., 2021).
+d_k is the distance to the answers of class k, d that to the answers of all classes, each class counting the same. Between the
+classes an answer may be as far from each of them as any, and still amid them all; subtracting d tells that from what is merely
+extreme (Ren et al., 2021, of features).
 """
-
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from momatch.numerics.precision import full_precision
 from momatch.outliers.gaussians import ClassGaussians, Pair
 
 #: Least posterior whose logarithm counts.
-_LEAST = 1e-13
+_LEAST_POSTERIOR = 1e-13
+#: Answers that differ by less, in nats, count as alike: of a classifier that is certain they hardly differ.
+_NOISE = 2.0
+#: What is unusual counts up to so many deviations: a classifier that is certain of all it was fitted to finds the rest more
+#: unusual than any distance.
+_MOST = 10.0
+#: How far rounding may take a probability above 1.
+_ROUNDING = 1e-2
 
 
 class Answers(nn.Module):
-    """Models of a classifier's answers to the samples of a fit.
+    """A model of a classifier's answers to the samples of a fit.
 
     Args:
         num_classes: K.
 
     Attributes:
         of_class: the answers to each class.
-        of_all: all answers, as one class.
-        typical: mean of r over the fit, and `deviation` its deviation.
+        typical: mean of r over the fit.
+        deviation: its deviation; at least 1.
     """
 
+    middle: Float[Tensor, " K"]
+    root: Float[Tensor, "K K"]
     typical: Float[Tensor, ""]
     deviation: Float[Tensor, ""]
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.of_class = ClassGaussians(num_classes, num_classes)
-        self.of_all = ClassGaussians(num_classes, 1)
+        self.of_class = ClassGaussians(num_classes, num_classes, noise=_NOISE)
+        # Of all classes: mean and root of the inverse covariance, in coordinates in which that of a class is the identity.
+        self.register_buffer("middle", torch.zeros(num_classes))
+        self.register_buffer("root", torch.eye(num_classes))
         self.register_buffer("typical", torch.zeros(()))
         self.register_buffer("deviation", torch.ones(()))
 
-    @property
-    def models(self) -> tuple[ClassGaussians, ClassGaussians]:
-        """Both models, to be fitted to `pairs`."""
-        return self.of_class, self.of_all
+    def set_middle(self) -> None:
+        """Fit what all classes have in common, after `of_class` was fitted."""
+        centers = self.of_class.centers.double()
+        centers = centers[centers.isfinite().all(1)]
+        apart = centers - centers.mean(0)
+        covariance = torch.eye(centers.shape[1], dtype=torch.float64).to(centers) + apart.T @ apart / len(apart)
+        self.middle.copy_(centers.mean(0))
+        self.root.copy_(torch.linalg.inv(torch.linalg.cholesky(covariance)).T)
 
-    @staticmethod
-    def pairs(posterior: Float[Tensor, "n K"], labels: Tensor) -> tuple[Pair, Pair]:
-        """What the models are fitted to, from posteriors and true or trusted classes."""
-        answers = centered(posterior)
-        return (answers, labels), (answers, torch.zeros_like(labels))
-
-    def left_out(self, pairs: Sequence[Pair], counts: Sequence[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
-        """r of samples of the fit, as if each had been left out; d_k is the distance to their own class.
+    def left_out(self, pair: Pair, count: Float[Tensor, " K"]) -> Float[Tensor, " n"]:
+        """r of samples of the fit, as if each had been left out of its class; in float64 on the CPU.
 
         Args:
-            pairs: of these samples.
-            counts: samples of each class in the fit, for both models.
+            pair: `checked` answers and classes.
+            count: samples of each class in the fit.
         """
-        of_class, of_all = (
-            model.left_out(model.checked(pair), count).square()
-            for model, pair, count in zip(self.models, pairs, counts, strict=True)
-        )
-        relative: Tensor = of_class - of_all
-        return relative
+        nearest = self.of_class.distances_left_out(pair, count).amin(1)
+        return nearest.square() - self._to_all(self.of_class.whitened(pair[0].to(self.middle.device))).cpu().double()
 
     def forward(self, posterior: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
-        """Relative distance, in deviations from what is usual."""
-        answers = centered(posterior)
-        of_class, of_all = (model.distances(answers).amin(1).square() for model in self.models)
-        unusual: Tensor = (of_class - of_all - self.typical) / self.deviation
-        return unusual
+        """How unusual answers are, in deviations of r, at most 10."""
+        white = self.of_class.whitened(centered(posterior))
+        relative = self.of_class.to_centers(white).amin(1).square() - self._to_all(white)
+        unusual: Tensor = (relative - self.typical) / self.deviation
+        return unusual.clamp_max(_MOST)
+
+    def _to_all(self, white: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
+        """Squared distance to the answers of all classes."""
+        dtype, without_autocast = full_precision(white, self.root)
+        with without_autocast:
+            squared: Tensor = ((white - self.middle).to(dtype) @ self.root.to(dtype)).square().sum(1)
+            return squared
 
 
 def centered(posterior: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
-    """Log posteriors less their mean over the classes: linear in the logits, as far as no class is impossible."""
-    logarithm = posterior.clamp_min(_LEAST).log()
+    """Log posteriors less their mean over the classes: linear in the logits where no class is as good as impossible."""
+    logarithm = posterior.clamp_min(_LEAST_POSTERIOR).log()
     return logarithm - logarithm.mean(1, keepdim=True)
+
+
+def answers_of(posterior: Tensor, labels: Tensor, num_classes: int) -> Pair:
+    """What the model is fitted to, in float64.
+
+    Raises:
+        ValueError: if the posteriors are not what their name says.
+    """
+    if posterior.shape != (len(labels), num_classes) or not posterior.is_floating_point():
+        raise ValueError(
+            f"posterior: got shape {tuple(posterior.shape)} of {posterior.dtype}, expected ({len(labels)}, {num_classes}), "
+            "floating point"
+        )
+    exact = posterior.detach().double()
+    if not bool(((exact >= 0.0) & (exact <= 1.0 + _ROUNDING)).all()):
+        raise ValueError(
+            f"posterior: got values from {float(exact.min()):.3g} to {float(exact.max()):.3g}, expected probabilities; the "
+            "network has diverged, or these are logits"
+        )
+    return centered(exact), labels

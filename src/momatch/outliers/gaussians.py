@@ -6,6 +6,7 @@ fitted in the same passes over the data.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64, Integer
@@ -42,6 +43,8 @@ class ClassGaussians(nn.Module):
     Args:
         num_features: F.
         num_classes: K.
+        noise: None, or for features of one unit the deviation of the noise that they have besides: they are not divided, and
+            its variance is added to Sigma, so that smaller differences do not count.
 
     Attributes:
         count: number of samples it was fitted on; 0 before the fit.
@@ -60,8 +63,9 @@ class ClassGaussians(nn.Module):
     count: Int64[Tensor, ""]
     shrinkage: Float[Tensor, ""]
 
-    def __init__(self, num_features: int, num_classes: int) -> None:
+    def __init__(self, num_features: int, num_classes: int, *, noise: float | None = None) -> None:
         super().__init__()
+        self.noise = noise
         self.num_features = check_positive_int("num_features", num_features)
         self.num_classes = check_positive_int("num_classes", num_classes)
         F, K = self.num_features, self.num_classes
@@ -79,8 +83,8 @@ class ClassGaussians(nn.Module):
             self.register_buffer(name, value)
 
     @torch.no_grad()
-    def fit_classes(self, batches: Iterable[Pair]) -> Float[Tensor, " K"]:
-        """Fit means, covariance and prior; what distances and densities need.
+    def fit(self, batches: Iterable[Any]) -> "ClassGaussians":
+        """Fit to samples, in closed form.
 
         A class without samples gets probability 0 and an infinite distance. Fewer samples than features are enough: the
         covariance is then shrunk more.
@@ -88,15 +92,12 @@ class ClassGaussians(nn.Module):
         Args:
             batches: pairs of features (n, F) and classes (n,), iterated twice.
 
-        Returns:
-            The number of samples of each class.
-
         Raises:
             ValueError: if there are no samples, they are not the same in each pass, or shapes, classes or values are not as
                 expected.
         """
-        (count,) = fit_together([self], _One(batches))
-        return count
+        fit_together([self], _Pairs(batches))
+        return self
 
     def mahalanobis(self, x: Float[Tensor, "n F"]) -> Float[Tensor, "n K"]:
         """Distance to each class; infinite for a class without samples.
@@ -112,12 +113,19 @@ class ClassGaussians(nn.Module):
 
     def distances(self, x: Float[Tensor, "n F"]) -> Float[Tensor, "n K"]:
         """`mahalanobis` without its checks."""
+        return self.to_centers(self.whitened(x))
+
+    def whitened(self, x: Float[Tensor, "n F"]) -> Float[Tensor, "n F"]:
+        """The samples in coordinates in which Sigma is the identity."""
         dtype, without_autocast = full_precision(x, self.scale)
         with without_autocast:
-            white = ((x.to(dtype) - self.shift) / self.scale) @ self.whitening.to(dtype)  # (n, F)
-            # One class at a time, in differences: the expanded square would cancel for samples near a center.
-            squared = [(white - center).square().sum(1) for center in self.centers.unbind()]
-            return torch.stack(squared, 1).sqrt()
+            white: Tensor = ((x.to(dtype) - self.shift) / self.scale) @ self.whitening.to(dtype)
+            return white
+
+    def to_centers(self, white: Float[Tensor, "n F"]) -> Float[Tensor, "n K"]:
+        """Distances of whitened samples to the class means."""
+        # One class at a time, in differences: the expanded square would cancel for samples near a center.
+        return torch.stack([(white - center).square().sum(1) for center in self.centers.unbind()], 1).sqrt()
 
     def forward(self, x: Float[Tensor, "n F"]) -> Float[Tensor, "n K"]:
         """The log joint log p(y=k, x).
@@ -165,17 +173,20 @@ class ClassGaussians(nn.Module):
         leverage = (factor * (1.0 - shrinkage) * squared / count).clamp_max(_MAX_LEVERAGE)
         return (factor.square() * squared * (max(count - 1, 1) / count) / (1.0 - leverage)).sqrt()
 
-    def left_out(self, pair: Pair, class_count: Float[Tensor, " K"]) -> Float[Tensor, " n"]:
-        """Distance of samples of the fit to their own class, as if each had been left out; in float64 on the CPU.
+    def distances_left_out(self, pair: Pair, class_count: Float[Tensor, " K"]) -> Float[Tensor, "n K"]:
+        """Distances of samples of the fit, that to their own class as if each had been left out; in float64 on the CPU.
 
         Args:
             pair: `checked` samples.
             class_count: samples of each class in the fit.
         """
         x, labels = pair
-        own = self.distances(x.to(self.scale.device)).cpu().double().gather(1, labels[:, None])[:, 0]
-        n = int(class_count.sum())
-        return self.leave_one_out(own, n, shrinkage=float(self.shrinkage), class_count=class_count[labels])
+        distance = self.distances(x.to(self.scale.device)).cpu().double()
+        own, count = labels[:, None], class_count[labels]
+        left_out = self.leave_one_out(
+            distance.gather(1, own)[:, 0], int(class_count.sum()), shrinkage=float(self.shrinkage), class_count=count
+        )
+        return distance.scatter(1, own, left_out[:, None])
 
     def checked(self, pair: Pair) -> Pair:
         """Samples in float64 on the CPU, and their classes.
@@ -201,12 +212,13 @@ class ClassGaussians(nn.Module):
             )
         return exact, classes.long()
 
-    def set_fit(self, means: "_Means", spread: "_Spread") -> None:
+    def _set_fit(self, means: "_Means", spread: "_Spread") -> None:
         """Take over what two passes have found."""
         n, eye = spread.count, torch.eye(self.num_features, dtype=torch.float64)
         covariance = spread.total / n
         shrinkage = ledoit_wolf_shrinkage(covariance, spread.fourth / n, n)
         shrunk = (1.0 - shrinkage) * covariance + shrinkage * covariance.diagonal().mean() * eye
+        shrunk += (self.noise or 0.0) ** 2 * eye
         # All samples equal their class means: unit variance is as good as any.
         factor = torch.linalg.cholesky(shrunk if bool(shrunk.diagonal().mean() > 0) else eye)
         # Rounded before the centers are computed: then rounding moves samples and centers alike.
@@ -228,7 +240,9 @@ class ClassGaussians(nn.Module):
             getattr(self, name).copy_(value)
 
     def deviations(self, variance: Float[Tensor, " F"], means: Float[Tensor, "K F"]) -> Float[Tensor, " F"]:
-        """What features are divided by; 1 for those that are constant within classes."""
+        """What features are divided by; 1 for those that are constant within classes, or of one unit."""
+        if self.noise is not None:
+            return torch.ones_like(variance)
         deviation, limits = self._rounded(variance.sqrt()), torch.finfo(self.scale.dtype)
         least = (_CONSTANT * limits.eps * means.abs().amax(0)).clamp_min(limits.tiny)
         return torch.where(deviation > least, deviation, 1.0)
@@ -247,34 +261,33 @@ class ClassGaussians(nn.Module):
 
 
 @torch.no_grad()
-def fit_together(models: Sequence[ClassGaussians], batches: Iterable[Sequence[Pair]]) -> list[Float[Tensor, " K"]]:
+def fit_together(models: Sequence[ClassGaussians], batches: Iterable[Sequence[Pair]]) -> list[Float[Tensor, " _"]]:
     """Fit several models in two passes over the same samples.
 
     Args:
         models: to fit.
-        batches: for each batch, the samples as each model sees them, with the classes that it is to tell apart.
+        batches: for each batch that is not empty, the samples as each model sees them, with the classes that it is to tell
+            apart.
 
     Returns:
         The number of samples of each class, for each model.
 
     Raises:
-        ValueError: as `ClassGaussians.fit_classes`.
+        ValueError: as `ClassGaussians.fit`.
     """
     means = [_Means(model) for model in models]
     for batch in batches:
         for part, model, pair in zip(means, models, batch, strict=True):
-            if len(pair[0]):
-                part.add(*model.checked(pair))
+            part.add(*model.checked(pair))
     if any(part.count.sum() == 0 for part in means):
         raise ValueError("batches: got no samples, expected at least one")
     spreads = [_Spread(*part.found(model)) for part, model in zip(means, models, strict=True)]
     for batch in batches:
         for spread, model, pair in zip(spreads, models, batch, strict=True):
-            if len(pair[0]):
-                spread.add(*model.checked(pair))
+            spread.add(*model.checked(pair))
     for model, part, spread in zip(models, means, spreads, strict=True):
         check_passes(int(part.count.sum()), spread.count)
-        model.set_fit(part, spread)
+        model._set_fit(part, spread)
     return [part.count for part in means]
 
 
@@ -332,14 +345,19 @@ class _Spread:
         self.count += len(x)
 
 
-class _One:
-    """The samples of one model, as `fit_together` takes them."""
+class _Pairs:
+    """The samples of a single model, as `fit_together` takes them."""
 
-    def __init__(self, batches: Iterable[Pair]) -> None:
+    def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = batches
 
     def __iter__(self) -> Iterator[list[Pair]]:
-        return ([pair] for pair in self._batches)
+        return ([(x, labels)] for x, labels in self._batches if not is_empty(x))
+
+
+def is_empty(x: Tensor) -> bool:
+    """Whether there is no sample; not so for what is no batch at all, which is an error to be named."""
+    return x.shape[:1] == (0,)
 
 
 class RunningMoments:

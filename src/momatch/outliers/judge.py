@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from momatch.outliers.answers import Answers
+from momatch.outliers.answers import Answers, answers_of
 from momatch.outliers.conformal import nan_outlies
-from momatch.outliers.gaussians import ClassGaussians, Pair, RunningMoments, check_passes, fit_together
+from momatch.outliers.gaussians import ClassGaussians, Pair, RunningMoments, check_passes, fit_together, is_empty
 
 #: Samples with their classes, in batches of any size; of a judge of answers with the classifier's posterior as well. Iterated
 #: several times.
-Batches = Iterable[tuple[Any, ...]]
+Batches = Iterable[Sequence[Tensor]]
 
 #: What a deviation of the answer counts, beside one of the distance.
 _ANSWER_WEIGHT = 0.25
@@ -72,6 +72,11 @@ class Judge(ClassGaussians):
         self.register_buffer("distance_deviation", torch.ones(()))
         self.register_module("answers", Answers(self.num_classes) if judges_answers else None)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__setstate__(self, state)
+        # Pickles of older versions count the answer's entropy.
+        self._modules.setdefault("answers", None)
+
     @torch.no_grad()
     def fit(self, batches: Batches) -> "Judge":
         """Fit to samples, in closed form.
@@ -92,35 +97,35 @@ class Judge(ClassGaussians):
                 f"batches: got a {type(batches).__name__}, which can be read once, expected to read it three times: pass a "
                 "list or a data loader"
             )
-        views = _Views(self, batches)
-        models = [self] if self.answers is None else [self, *self.answers.models]
-        counts = fit_together(models, views)
+        views, answers = _Views(self, batches), self.answers
+        count, *_ = fit_together([self] if answers is None else [self, answers.of_class], views)
         self.count.fill_(0)  # until the fit is complete
-        n = int(counts[0].sum())
-        self._measure(views, counts, n)
-        self.count.fill_(n)
+        if answers is not None:
+            answers.set_middle()
+        self._measure(views, count)
+        self.count.fill_(int(count.sum()))
         return self
 
-    def _measure(self, views: "_Views", counts: Sequence[Float[Tensor, " _"]], n: int) -> None:
+    def _measure(self, views: "_Views", count: Float[Tensor, " K"]) -> None:
         """Mean and deviation of distances and answers over the samples of the fit, each left out of it.
 
         The only sample of a class is at distance 0 by definition, and is not counted.
         """
-        distances, answers, seen = RunningMoments(), RunningMoments(), 0
+        distances, relative, seen, answers = RunningMoments(), RunningMoments(), 0, self.answers
         for of_stages, *of_answers in views:
             x, labels = self.checked(of_stages)
-            distance, is_alone = self.left_out((x, labels), counts[0]), counts[0][labels] <= 1
-            distances.add(distance[~is_alone])
+            is_counted, own = count[labels] > 1, labels[:, None]
+            distances.add(self.distances_left_out((x, labels), count).gather(1, own)[is_counted, 0])
             seen += len(x)
-            if self.answers is not None:
-                answers.add(self.answers.left_out(of_answers, counts[1:])[~is_alone])
-        check_passes(n, seen)
+            if answers is not None:
+                relative.add(answers.left_out(answers.of_class.checked(of_answers[0]), count)[is_counted])
+        check_passes(int(count.sum()), seen)
         self.typical_distance.fill_(distances.mean)
         # With one sample, or all at the same distance, the unit of distance stays.
         self.distance_deviation.fill_(distances.deviation)
-        if self.answers is not None:
-            self.answers.typical.fill_(answers.mean)
-            self.answers.deviation.fill_(answers.deviation)
+        if answers is not None:
+            answers.typical.fill_(relative.mean)
+            answers.deviation.fill_(max(relative.deviation, 1.0))
 
     def verdict(self, x: Float[Tensor, "n F"], posterior: Float[Tensor, "n K"]) -> Verdict:
         """Score, distance to the nearest class and log p(x) of each sample.
@@ -164,9 +169,9 @@ class Judge(ClassGaussians):
             )
         unusual = (distance - self.typical_distance) / self.distance_deviation
         posterior = posterior.to(unusual)
-        of_answer = self.answers
-        unsure = torch.special.entr(posterior).sum(1) if of_answer is None else _ANSWER_WEIGHT * of_answer(posterior)
-        score: Tensor = unusual + unsure
+        answers = self.answers
+        of_answer = torch.special.entr(posterior).sum(1) if answers is None else _ANSWER_WEIGHT * answers(posterior)
+        score: Tensor = unusual + of_answer
         return nan_outlies(score)
 
 
@@ -177,18 +182,15 @@ class _Views:
         self._judge, self._batches = judge, batches
 
     def __iter__(self) -> Iterator[list[Pair]]:
-        for x, labels, *posterior in self._batches:
-            if x.shape[:1] == (0,):
-                continue
-            yield [(x, labels), *self._answers(x, labels, posterior)]
+        for batch in self._batches:
+            if not is_empty(batch[0]):
+                yield self._views(*batch)
 
-    def _answers(self, x: Tensor, labels: Tensor, posterior: Sequence[Tensor]) -> Sequence[Pair]:
-        answers, K = self._judge.answers, self._judge.num_classes
-        shapes = [tuple(part.shape) for part in posterior]
-        expected = [] if answers is None else [(len(x), K)]
-        if shapes != expected:
+    def _views(self, x: Tensor, labels: Tensor, *posterior: Tensor) -> list[Pair]:
+        expected = 0 if self._judge.answers is None else 1
+        if len(posterior) != expected:
             raise ValueError(
-                f"posterior: got {shapes[0] if shapes else 'none'}, expected "
-                + (f"shape {expected[0]} after features and classes" if expected else "none: judges_answers is off")
+                f"batches: got {2 + len(posterior)} tensors in a batch, expected features and classes"
+                + (", and posteriors, which judges_answers asks for" if expected else " alone: judges_answers is off")
             )
-        return () if answers is None else answers.pairs(posterior[0], labels)
+        return [(x, labels), *(answers_of(part, labels, self._judge.num_classes) for part in posterior)]
