@@ -54,8 +54,8 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
         network: options of the network, a `NetworkOptions`; None for the defaults.
         calibration_fraction: fraction of the distinct unlabelled samples to keep out of training for calibrating p-values.
         outlier_score: score that p-values are based on: "judge" (how unusual a sample is to the encoder's layers, plus how
-            unusual the classifier's answer is), or a score of the head's Gaussians: "nearest" (Mahalanobis distance to the nearest
-            center) or "density" (-log p(x)). "auto" means judge.
+            unusual the classifier's answer is), or a score of the head's Gaussians: "nearest" (Mahalanobis distance to the
+            nearest center) or "density" (-log p(x)). "auto" means judge.
         unlabeled: value in `y` that marks unlabelled samples; None for missing values (None, NaN, NA).
         rejected_label: label that ``predict(X, reject=alpha)`` gives to outliers. None means -1, or "rejected" if classes are
             strings.

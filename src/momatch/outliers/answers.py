@@ -45,7 +45,7 @@ class Answers(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.of_class = ClassGaussians(num_classes, num_classes, noise=_NOISE)
+        self.of_class = ClassGaussians(num_classes, num_classes, noise=_NOISE, name="posterior")
         # Of all classes: mean and root of the inverse covariance, in coordinates in which that of a class is the identity.
         self.register_buffer("middle", torch.zeros(num_classes))
         self.register_buffer("root", torch.eye(num_classes))
@@ -93,7 +93,7 @@ def centered(posterior: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
 
 
 def answers_of(posterior: Tensor, labels: Tensor, num_classes: int) -> Pair:
-    """What the model is fitted to, in float64.
+    """What the model is fitted to, in float64. NaN stays NaN, which the model refuses.
 
     Raises:
         ValueError: if the posteriors are not what their name says.
@@ -104,9 +104,9 @@ def answers_of(posterior: Tensor, labels: Tensor, num_classes: int) -> Pair:
             "floating point"
         )
     exact = posterior.detach().double()
-    if not bool(((exact >= 0.0) & (exact <= 1.0 + _ROUNDING)).all()):
+    if bool(((exact < 0.0) | (exact > 1.0 + _ROUNDING)).any()):
         raise ValueError(
-            f"posterior: got values from {float(exact.min()):.3g} to {float(exact.max()):.3g}, expected probabilities; the "
-            "network has diverged, or these are logits"
+            f"posterior: got values from {float(exact.min()):.3g} to {float(exact.max()):.3g}, expected probabilities; are "
+            "these logits?"
         )
     return centered(exact), labels

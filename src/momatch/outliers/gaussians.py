@@ -45,6 +45,7 @@ class ClassGaussians(nn.Module):
         num_classes: K.
         noise: None, or for features of one unit the deviation of the noise that they have besides: they are not divided, and
             its variance is added to Sigma, so that smaller differences do not count.
+        name: of the features, in errors.
 
     Attributes:
         count: number of samples it was fitted on; 0 before the fit.
@@ -63,9 +64,9 @@ class ClassGaussians(nn.Module):
     count: Int64[Tensor, ""]
     shrinkage: Float[Tensor, ""]
 
-    def __init__(self, num_features: int, num_classes: int, *, noise: float | None = None) -> None:
+    def __init__(self, num_features: int, num_classes: int, *, noise: float | None = None, name: str = "x") -> None:
         super().__init__()
-        self.noise = noise
+        self.noise, self.name = noise, name
         self.num_features = check_positive_int("num_features", num_features)
         self.num_classes = check_positive_int("num_classes", num_classes)
         F, K = self.num_features, self.num_classes
@@ -79,8 +80,8 @@ class ClassGaussians(nn.Module):
             "count": torch.zeros((), dtype=torch.int64),
             "shrinkage": torch.zeros(()),
         }
-        for name, value in values.items():
-            self.register_buffer(name, value)
+        for buffer, value in values.items():
+            self.register_buffer(buffer, value)
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Any]) -> "ClassGaussians":
@@ -195,20 +196,20 @@ class ClassGaussians(nn.Module):
             ValueError: if shapes, classes or values are not as expected.
         """
         x, labels = pair
-        check_embeddings(x, self.num_features, name="x", batch_dims=1)
+        check_embeddings(x, self.num_features, name=self.name, batch_dims=1)
         classes = labels.detach().cpu()
         check_labels(classes, len(x), self.num_classes, name="labels")
         exact = x.detach().to("cpu", torch.float64)
         if not bool(exact.isfinite().all()):
             bad = int((~exact.isfinite()).any(1).sum())
             raise ValueError(
-                f"x: got {bad} of {len(x)} samples with features that are not finite, expected none; the network has "
+                f"{self.name}: got {bad} of {len(x)} samples with features that are not finite, expected none; the network has "
                 "diverged, or its input is damaged"
             )
         if (largest := float(exact.abs().max())) > _LARGEST:
             raise ValueError(
-                f"x: got features up to {largest:.3g}, expected at most {_LARGEST:g}, because their squares are summed; "
-                "the network has diverged, or its input is damaged"
+                f"{self.name}: got features up to {largest:.3g}, expected at most {_LARGEST:g}, because their squares are "
+                "summed; the network has diverged, or its input is damaged"
             )
         return exact, classes.long()
 
