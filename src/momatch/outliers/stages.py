@@ -27,9 +27,8 @@ MAX_CHANNELS = 320
 #: far above the rounding errors that the deviation of a constant map consists of.
 _FLOOR = 1e-3
 _TINY = 1e-12
-#: Values that are summarised at once: they fit in a core's own cache, and two passes over them take a tenth of
-#: `torch.var_mean`'s time.
-_AT_ONCE = 2**17
+#: Values that are summarised at once: they fit in a cache, and the passes over them take a tenth of `torch.var_mean`'s time.
+_AT_ONCE = 2**19
 
 
 def statistics(output: Tensor) -> Float[Tensor, "n S"]:
