@@ -18,7 +18,8 @@ def chance_error(log_posterior, bins=15):
 def reliability(found):
     """Of each bin of a `calibration`: its share of the samples, and confidence and accuracy times that share."""
     share = found.count.double() / found.count.sum()
-    return torch.stack([share, share * found.confidence, share * found.accuracy], 1).tolist()
+    rows = torch.stack([share, share * found.confidence, share * found.accuracy], 1).tolist()
+    return [[round(value, 5) for value in row] for row in rows]
 
 
 def joint_error(of_draws):
