@@ -157,6 +157,7 @@ def test_p_values_against_their_definition(name, naive_scores, problem, request)
 
 
 @unchecked
+@pytest.mark.filterwarnings("ignore:reject")  # only eight samples are different, and the network sees them all
 def test_a_sample_gets_the_same_answer_alone_and_among_others():
     rng = np.random.default_rng(4)
     kinds = rng.integers(0, 2, (8, 12)).astype(float)
@@ -222,6 +223,8 @@ def test_alpha_out_of_range(fitted, problem, alpha):
 def test_no_unlabelled_samples(quick, problem):
     few = quick.fit(problem.X[:60], problem.truth[:60])
     assert (few.calibration_source_, few.n_calibration_) == ("training", 60)
+    with pytest.warns(UserWarning, match=r"reject: got 0.05, but p-values are calibrated on the 60 training samples"):
+        few.predict(problem.X, reject=0.05)
     many = clone(quick).fit(problem.X, problem.truth)
     assert (many.calibration_source_, many.n_calibration_) == ("labeled", 30)
     assert many.score(problem.X, problem.truth) > 0.85
@@ -423,6 +426,7 @@ def test_settings_that_cannot_be_used(problem, settings, match):
         (np.ones(299), r"got shape \(299,\)"),
         (2.0, r"sample_weight: got 2.0, expected \(300,\), one weight"),
         (np.full(300, np.nan), "sample_weight contains NaN"),
+        (np.full(300, 1e307), r"sample_weight: got weights up to 1e\+307, whose sum overflows"),
     ],
 )
 def test_weights_that_cannot_be_used(quick, fitted, problem, weight, match):
@@ -430,6 +434,10 @@ def test_weights_that_cannot_be_used(quick, fitted, problem, weight, match):
         quick.fit(problem.X, problem.y, sample_weight=weight)
     with pytest.raises(ValueError, match=match):
         fitted.score(problem.X, problem.y, sample_weight=weight)
+
+
+def test_the_memory_order_does_not_matter(fitted, problem):
+    np.testing.assert_array_equal(fitted.predict_proba(np.asfortranarray(problem.X)), fitted.predict_proba(problem.X))
 
 
 def test_score_needs_a_labelled_sample_with_weight(fitted, problem):

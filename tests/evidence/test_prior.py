@@ -30,7 +30,8 @@ def test_draws(counts, expected):
         ([20, 19], [0.6, 0.4], False),
         ([20, 10], [0.94, 0.06], False),  # nobody draws so
         ([4, 3], [0.98, 0.02], True),
-        ([4, 3], [0.94, 0.06], False),  # seven labels say little
+        ([4, 3], [0.9, 0.1], False),  # seven labels say little
+        ([10, 9], [0.8, 0.2], True),
         ([10, 9, 8], [1.0, 0.0, 0.0], True),
         ([5, 0], [0.5, 0.5], False),
     ],

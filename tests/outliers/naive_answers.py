@@ -15,6 +15,15 @@ def squared(row, mean, covariance):
     return (row - mean) @ np.linalg.solve(covariance, row - mean)
 
 
+def exchanged(means, missing):
+    """Mean answer of a class without samples: those of the others, with the two classes in each other's place."""
+    swapped = []
+    for k, mean in means.items():
+        swapped.append(mean.copy())
+        swapped[-1][[k, missing]] = mean[[missing, k]]
+    return np.mean(swapped, 0)
+
+
 def naive_unusual(posterior, labels, new):
     """Relative distance of new answers, in deviations of those of the fit."""
     answers, labels = centered(posterior), np.asarray(labels)
@@ -23,8 +32,9 @@ def naive_unusual(posterior, labels, new):
     deviation = answers - np.stack([means[k] for k in labels])
     estimate, n, K = LedoitWolf(assume_centered=True).fit(deviation), len(answers), answers.shape[1]
     of_class = estimate.covariance_ + NOISE**2 * np.eye(K)
-    middle = np.mean(list(means.values()), 0)
-    of_all = of_class + np.mean([np.outer(mean - middle, mean - middle) for mean in means.values()], 0)
+    everywhere = [*means.values(), *(exchanged(means, k) for k in range(K) if k not in means)]
+    middle = np.mean(everywhere, 0)
+    of_all = of_class + np.mean([np.outer(mean - middle, mean - middle) for mean in everywhere], 0)
     usual = []
     for row, own in zip(answers, labels, strict=True):
         distances = {k: squared(row, mean, of_class) for k, mean in means.items()}

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -117,6 +118,20 @@ def test_a_class_without_samples():
     posterior = torch.cat([posterior * 0.9, torch.full((60, 2), 0.05, dtype=torch.float64)], 1)
     judge = fitted(x, labels, posterior, num_classes=5)
     assert judge.answers(posterior).isfinite().all()
+    assert np.allclose(judge.answers(posterior), naive_unusual(posterior, labels, posterior), atol=1e-6)
+
+
+@pytest.mark.parametrize("K", [2, 3, 6])
+def test_answers_between_a_class_and_one_without_samples_are_unusual(K):
+    generator = torch.Generator().manual_seed(0)
+    for present in range(1, K):
+        labels = torch.arange(40 * present) % present
+        logits = 15.0 * torch.eye(K, dtype=torch.float64)[labels]
+        posterior = (logits + torch.randn(logits.shape, generator=generator, dtype=torch.float64)).softmax(1)
+        judge = fitted(torch.randn(len(labels), 4, dtype=torch.float64), labels, posterior, num_classes=K)
+        between = torch.zeros(1, K, dtype=torch.float64)
+        between[0, 0] = between[0, K - 1] = 0.5
+        assert judge.answers(between) > judge.answers(posterior).amax() + 1.0
 
 
 def test_half_precision_and_damaged_posteriors():
@@ -136,6 +151,8 @@ def test_state_and_export(unchecked):
     copy = Judge(4, 3, judges_answers=True)
     copy.load_state_dict(judge.state_dict())
     assert torch.equal(copy.verdict(x, posterior).score, judge.verdict(x, posterior).score)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*answers"):
+        Judge(4, 3).load_state_dict(judge.state_dict())
 
     class Score(torch.nn.Module):
         def __init__(self):
@@ -155,7 +172,7 @@ def test_a_pickle_of_an_older_version_counts_the_entropy():
     x, labels, posterior = answers(60, 3)
     judge = Judge(4, 3).double().fit([(x, labels)])
     older = Judge.__new__(Judge)
-    older.__setstate__({**judge.__dict__, "_modules": {}})
+    older.__setstate__({name: value for name, value in judge.__dict__.items() if name != "answers"})
     assert torch.equal(older.verdict(x, posterior).score, judge.verdict(x, posterior).score)
 
 
@@ -172,6 +189,8 @@ def test_misuse(unchecked):
         ((x, labels, posterior[:5]), r"posterior: got shape \(5, 3\)"),
         ((x, labels, labels[:, None].expand(60, 3)), r"posterior: got shape \(60, 3\) of torch.int64"),
         ((x, labels, posterior * math.nan), "posterior: got 60 of 60 samples with features that are not finite"),
+        ((x, labels, 0.5 * posterior), "posterior: got 60 of 60 rows whose sum is not 1, such as 0.5"),
+        ((x, labels, posterior.numpy()), r"posterior: got a ndarray, expected a tensor \(60, 3\)"),
         (
             (x, labels, 5 * posterior.log()),
             r"posterior: got values from -.* expected probabilities.* are these logits",

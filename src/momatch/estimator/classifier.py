@@ -291,6 +291,13 @@ class MoMatchClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transf
             )
         alpha = check_fraction("reject", float(alpha))
         m = self.n_calibration_
+        if alpha > 0.0 and self.calibration_source_ == "training":
+            warnings.warn(
+                f"reject: got {alpha}, but p-values are calibrated on the {m} training samples, which the model has seen: far "
+                "more of new ordinary samples may be rejected, all of them if there are few; fit with unlabelled samples, or "
+                "with 50 labels a class",
+                stacklevel=3,
+            )
         if 0.0 < alpha < 1.0 / (m + 1):
             warnings.warn(
                 f"reject: got {alpha}, but with {m} calibration samples the smallest p-value is 1/{m + 1}, so nothing can be "
@@ -326,6 +333,12 @@ def _check_weight(sample_weight: Any, n: int) -> Float64[np.ndarray, " {n}"]:
         raise ValueError(f"sample_weight: got shape {weight.shape}, expected ({n},), one weight per sample")
     if weight.min() < 0:
         raise ValueError(f"sample_weight: got {weight.min()}, expected weights of at least 0; 0 leaves a sample out")
+    with np.errstate(over="ignore"):
+        total = weight.sum()
+    if not np.isfinite(total):
+        raise ValueError(
+            f"sample_weight: got weights up to {weight.max():.3g}, whose sum overflows, expected smaller ones"
+        )
     if weight.max() == 0:
         raise ValueError("sample_weight: got weight zero for every sample, expected some above zero")
     return weight

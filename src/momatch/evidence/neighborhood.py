@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64, Int64
 
 #: New samples per matrix product. Every product has this many, because rounding depends on its shape.
 _CHUNK = 256
-#: Samples farther from the middle than this, in units of the table's radius, are moved there: their products would lose what
+#: Coordinates farther from the middle than this, in units of the table's radius, are moved there: products would lose what
 #: tells the rows apart.
 _FARTHEST = 1e3
 #: Candidates are found in single precision, which takes half the time, unless it leaves more of them, for each neighbour.

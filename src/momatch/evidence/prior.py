@@ -14,7 +14,7 @@ _PSEUDO_COUNT = 0.5
 _MOST = 0.75
 #: In a nearly balanced draw the smallest number of labels is at least this share of the largest, and the pool's frequencies
 #: would give such labels with at most this probability.
-_NEARLY, _BY_CHANCE = 0.75, 1e-3
+_NEARLY, _BY_CHANCE = 0.75, 1e-2
 _ITERATIONS = 200
 _TOLERANCE = 1e-6
 

@@ -82,8 +82,11 @@ class SupervisedViews:
 
 
 def _linear(model: LogisticRegression, x: Float64[np.ndarray, "n F"]) -> Float64[np.ndarray, "n C"]:
-    """Probabilities of a logistic regression. Unlike a matrix product, einsum rounds each row alike whatever the others are."""
-    logits = np.einsum("nf,kf->nk", x, model.coef_) + model.intercept_
+    """Probabilities of a logistic regression.
+
+    Unlike a matrix product, einsum rounds each row alike whatever the others are, if the rows lie one after the other.
+    """
+    logits = np.einsum("nf,kf->nk", np.ascontiguousarray(x), model.coef_) + model.intercept_
     logits = np.concatenate([np.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
     probability: np.ndarray = softmax(logits, axis=1)
     return probability

@@ -9,7 +9,7 @@ extreme (Ren et al., 2021, of features).
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from momatch.numerics.precision import full_precision
@@ -22,7 +22,7 @@ _NOISE = 2.0
 #: What is unusual counts up to so many deviations: a classifier that is certain of all it was fitted to finds the rest more
 #: unusual than any distance.
 _MOST = 10.0
-#: How far rounding may take a probability above 1.
+#: How far rounding may take a probability, or their sum, from 1.
 _ROUNDING = 1e-2
 
 
@@ -53,13 +53,33 @@ class Answers(nn.Module):
         self.register_buffer("deviation", torch.ones(()))
 
     def set_middle(self) -> None:
-        """Fit what all classes have in common, after `of_class` was fitted."""
+        """Fit what all classes have in common, after `of_class` was fitted.
+
+        Answers of a class without samples are taken to be as those of the others are, with the two classes exchanged: otherwise
+        no answer that speaks for it would be unusual.
+        """
         centers = self.of_class.centers.double()
-        centers = centers[centers.isfinite().all(1)]
+        seen = centers.isfinite().all(1)
+        if not bool(seen.all()):
+            centers = self._exchanged(centers, seen)
         apart = centers - centers.mean(0)
         covariance = torch.eye(centers.shape[1], dtype=torch.float64).to(centers) + apart.T @ apart / len(apart)
         self.middle.copy_(centers.mean(0))
         self.root.copy_(torch.linalg.inv(torch.linalg.cholesky(covariance)).T)
+
+    def _exchanged(self, centers: Float[Tensor, "K K"], seen: Bool[Tensor, " K"]) -> Float[Tensor, "K K"]:
+        """The class means, those of the classes without samples made of the others."""
+        shift, whitening = self.of_class.shift.double(), self.of_class.whitening.double()
+        means = torch.linalg.solve(whitening.T, centers[seen].T).T + shift
+        completed, classes = centers.clone(), torch.arange(len(seen), device=seen.device)
+        for k in classes[~seen].tolist():
+            others = []
+            for mean, j in zip(means, classes[seen].tolist(), strict=True):
+                order = classes.clone()
+                order[k], order[j] = j, k
+                others.append(mean[order])
+            completed[k] = (torch.stack(others).mean(0) - shift) @ whitening
+        return completed
 
     def left_out(self, pair: Pair, count: Float[Tensor, " K"]) -> Float[Tensor, " n"]:
         """r of samples of the fit, as if each had been left out of its class; in float64 on the CPU.
@@ -98,6 +118,10 @@ def answers_of(posterior: Tensor, labels: Tensor, num_classes: int) -> Pair:
     Raises:
         ValueError: if the posteriors are not what their name says.
     """
+    if not isinstance(posterior, Tensor):
+        raise ValueError(
+            f"posterior: got a {type(posterior).__name__}, expected a tensor ({len(labels)}, {num_classes})"
+        )
     if posterior.shape != (len(labels), num_classes) or not posterior.is_floating_point():
         raise ValueError(
             f"posterior: got shape {tuple(posterior.shape)} of {posterior.dtype}, expected ({len(labels)}, {num_classes}), "
@@ -108,5 +132,11 @@ def answers_of(posterior: Tensor, labels: Tensor, num_classes: int) -> Pair:
         raise ValueError(
             f"posterior: got values from {float(exact.min()):.3g} to {float(exact.max()):.3g}, expected probabilities; are "
             "these logits?"
+        )
+    off = (exact.sum(1) - 1.0).abs()
+    if bool((off > _ROUNDING).any()):
+        raise ValueError(
+            f"posterior: got {int((off > _ROUNDING).sum())} of {len(exact)} rows whose sum is not 1, such as "
+            f"{float(exact.sum(1)[off.argmax()]):.3g}, expected probabilities of classes that exclude each other"
         )
     return centered(exact), labels

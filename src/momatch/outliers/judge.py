@@ -70,12 +70,14 @@ class Judge(ClassGaussians):
         self.stage_names = tuple(stage_names)
         self.register_buffer("typical_distance", torch.zeros(()))
         self.register_buffer("distance_deviation", torch.ones(()))
-        self.register_module("answers", Answers(self.num_classes) if judges_answers else None)
+        # None is no module: then strict loading refuses the state of a judge of answers.
+        self.answers = Answers(self.num_classes) if judges_answers else None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         nn.Module.__setstate__(self, state)
         # Pickles of older versions count the answer's entropy.
-        self._modules.setdefault("answers", None)
+        if "answers" not in self._modules:
+            self.answers = None
 
     @torch.no_grad()
     def fit(self, batches: Batches) -> "Judge":
