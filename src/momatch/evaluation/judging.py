@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from momatch.evaluation.evaluate import confident_samples
-from momatch.evaluation.pool_judging import LIKELY_OUTLIER, inspect_pool
+from momatch.evaluation.pool_judging import LIKELY_OUTLIER, InspectedPool, inspect_pool
 from momatch.heads import log_posterior
 from momatch.models.outputs import Outputs
 from momatch.outliers import Judge
@@ -83,17 +83,20 @@ def fit_judge(
     usable = ~is_pool | outputs.stages.isfinite().all(1).cpu()
     # What the judge alone sees may be chance: of a clean pool of digits it took up to half for outliers.
     if bool((inspected.p_inlier[usable] < LIKELY_OUTLIER).any()):
-        found = _tell_outliers(confident, inspected.is_ordinary, labels.cpu())
+        found = _tell_outliers(confident, inspected, labels.cpu())
         if found is not None:
             return found
     return JudgedPool(confident.fit(usable), usable.double(), None)
 
 
-def _tell_outliers(
-    confident: "_Confident", is_ordinary: Bool[Tensor, " n"], labels: Int64[Tensor, " n"]
-) -> JudgedPool | None:
-    """The judge of a pool with outliers; None if it has no evidence of any."""
-    found, trusted, is_pool = None, is_ordinary, labels < 0
+def _tell_outliers(confident: "_Confident", inspected: InspectedPool, labels: Int64[Tensor, " n"]) -> JudgedPool | None:
+    """The judge of a pool with outliers; None if it has no evidence of any.
+
+    What one look does not trust, a later one does not either: the few outliers that a fit lets in bring others of their kind,
+    more with each turn.
+    """
+    found, trusted, is_pool = None, inspected.is_ordinary, labels < 0
+    allowed = inspected.p_inlier >= LIKELY_OUTLIER
     for _ in range(_TURNS + 1):
         judge = confident.fit(trusted)
         distance = confident.log_distance(judge, trusted)
@@ -101,7 +104,8 @@ def _tell_outliers(
         if components is None:
             return None
         p_inlier = torch.where(is_pool, components.lower(distance), 1.0)
-        found, trusted = JudgedPool(judge, p_inlier, components), p_inlier >= _TRUSTED
+        allowed &= p_inlier >= _TRUSTED
+        found, trusted = JudgedPool(judge, p_inlier, components), allowed
     return found
 
 
