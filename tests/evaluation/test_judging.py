@@ -71,13 +71,20 @@ def test_junk_that_passes_for_ordinary_at_first_is_found():
 
 
 def test_the_judge_is_fitted_to_what_the_one_before_trusted(monkeypatch):
-    """By hand: each judge is one of the samples with P(inlier) of at least 0.95 by the distances of the one before."""
+    """By hand: each judge is one of the samples with P(inlier) of at least 0.95 by the distances of all before.
+
+    What the first look at the pool takes for an outlier, here some inliers too, is in none but the first.
+    """
     truth, known = split(outliers=40)
     outputs = made(truth)
     is_pool = known < 0
     trusted, expected = ~is_pool, None
     trusted[is_pool.nonzero().flatten()[:40]] = True
-    inspected = InspectedPool(torch.where(truth == -2, 0.4, 1.0).double(), trusted)
+    p_inlier = torch.where(truth == -2, 0.4, 1.0).double()
+    p_inlier[is_pool.nonzero().flatten()[60:70]] = 0.4
+    allowed = p_inlier >= 0.5
+    assert int(allowed.sum()) < int((truth >= 0).sum())
+    inspected = InspectedPool(p_inlier, trusted)
     monkeypatch.setattr(judging, "inspect_pool", lambda *given: inspected)
     for _ in range(3):
         classes = truth.clamp_min(0)[trusted]
@@ -92,7 +99,7 @@ def test_the_judge_is_fitted_to_what_the_one_before_trusted(monkeypatch):
         log_distance = torch.where(trusted, left_out, distance).log()
         components = inlier_component(log_distance[is_pool], log_distance[~is_pool], known[~is_pool])
         expected = torch.where(is_pool, components.lower(log_distance), 1.0)
-        trusted = expected >= 0.95
+        trusted = allowed = allowed & (expected >= 0.95)
     found = fit_judge(outputs, known, cutoff=0.95)
     assert found.components == components
     assert torch.equal(found.p_inlier, expected)
