@@ -270,6 +270,7 @@ def test_bad_options_are_refused():
         ({"assignment": torch.tensor([0, 1, 0, 2])}, r"assignment: got class numbers from 0 to 2, expected 0 to 1"),
         ({"assignment": torch.tensor([0, 1, 0, -1])}, r"assignment: got class numbers from -1 to 1, expected 0 to 1"),
         ({"assignment": torch.rand(4, 3)}, r"assignment: got shape \(4, 3\), expected \(4,\) .* or \(4, 2\)"),
+        ({"assignment": torch.zeros(4)}, r"assignment: .*class numbers are integers, got torch.float32"),
         ({"assignment": -torch.rand(4, 2)}, r"assignment: got weights that are negative or NaN"),
         ({"assignment": torch.full((4, 2), torch.nan)}, r"assignment: got weights that are negative or NaN"),
         ({"variances": torch.rand(2, 4)}, r"variances: got shape \(2, 4\), expected \(2, 3\)"),

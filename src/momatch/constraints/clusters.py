@@ -90,7 +90,7 @@ def check_clusters(
     if assignment.shape != (len(z), len(centers)):
         raise ValueError(
             f"assignment: got shape {tuple(assignment.shape)}, expected ({len(z)},) class numbers "
-            f"or ({len(z)}, {len(centers)}) weights"
+            f"or ({len(z)}, {len(centers)}) weights; class numbers are integers, got {assignment.dtype}"
         )
     if is_readable(assignment) and not bool((assignment >= 0).all()):
         raise ValueError("assignment: got weights that are negative or NaN, expected weights of at least 0")
