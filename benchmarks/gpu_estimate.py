@@ -24,12 +24,15 @@ NETWORK_SHARE = 0.979
 RATES = {"float32": (19.5, 0.21, 0.45), "bfloat16": (312.0, 0.08, 0.19)}
 
 
-def count(preset):
+def images_a_step(config):
+    return config.labeled_batch_size + 2 * config.unlabeled_batch_size  # one joint pass, also backwards
+
+
+def count(config, side):
     """Operations of a step, and bytes that its forward pass keeps for the backward pass."""
-    config = TrainConfig.from_dict(preset_settings(preset)).resolved()
-    images = config.labeled_batch_size + 2 * config.unlabeled_batch_size  # one joint pass, also backwards
-    network = build_backbone(config.backbone, 3, variant=config.backbone_variant).to("meta")
-    x = torch.empty(images, 3, SIDES[preset], SIDES[preset], device="meta")
+    options = {} if config.backbone_variant == "default" else {"variant": config.backbone_variant}
+    network = build_backbone(config.backbone, 3, **options).to("meta")
+    x = torch.empty(images_a_step(config), 3, side, side, device="meta")
     storages = {}
 
     def keep(tensor):
@@ -40,21 +43,26 @@ def count(preset):
         network(x).sum().backward()
     parameters = sum(parameter.numel() for parameter in network.parameters())
     kept = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
-    return config, images, counter.get_total_flops(), kept, parameters
+    return counter.get_total_flops(), kept, parameters
+
+
+def hours_on_an_a100(operations, precision):
+    """The least and the most that we expect for so many operations of a network within its training step."""
+    peak, least, most = RATES[precision]
+    return [operations / (share * peak * 1e12) / NETWORK_SHARE / 3600 for share in (most, least)]
 
 
 def main():
     rows = []
-    for preset in SIDES:
-        config, images, operations, kept, parameters = count(preset)
-        for precision, (peak, least, most) in RATES.items():
-            hours = [
-                operations * config.steps / (share * peak * 1e12) / NETWORK_SHARE / 3600 for share in (most, least)
-            ]
+    for preset, side in SIDES.items():
+        config = TrainConfig.from_dict(preset_settings(preset)).resolved()
+        operations, kept, parameters = count(config, side)
+        for precision in RATES:
+            hours = hours_on_an_a100(operations * config.steps, precision)
             rows.append(
                 {
                     "preset": preset,
-                    "images a step": images,
+                    "images a step": images_a_step(config),
                     "parameters (M)": round(parameters / 1e6, 2),
                     "operations a step (tera)": round(operations / 1e12, 2),
                     "steps": f"{config.steps:,}",

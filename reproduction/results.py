@@ -1,10 +1,10 @@
 """The results page: what the recorded sweeps say about the paper's claims, and all of their tables.
 
-    python -m reproduction.results docs/results.md --records benchmarks/results/sweeps
+    python -m reproduction.results docs/results.md --records benchmarks/results/sweeps --curves benchmarks/results/pixels.json
 
-The page is made from the records alone (and, for the constraint's own tensors, from benchmarks/results/moments-tensors.json):
-the same records give the same page, byte for byte. Where records were made again, former.toml in their folder says what a
-verdict was before and what changed it:
+The page is made from the records alone (and, for the constraint's own tensors, from benchmarks/results/moments-tensors.json;
+with --curves also from the record of benchmarks/pixels.py): the same records give the same page, byte for byte. Where records
+were made again, former.toml in their folder says what a verdict was before and what changed it:
 
     [[verdict]]
     claim = "1a"
@@ -29,6 +29,7 @@ from momatch.sweep.statistics import t_quantile
 from momatch.sweep.table_text import Entry, Line, Table, escape_markdown, markdown
 from momatch.sweep.tables import markdown_page
 from reproduction.claims import CLAIMS
+from reproduction.learning_curves import Curves, curves_section, read_curves
 from reproduction.paper import GRIDS, paper_grid
 from reproduction.verdict import FEWEST_PAIRS, Claim, Verdict
 
@@ -64,21 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--records", type=Path, default=Path("sweeps"), help="the --out of the sweeps (default: sweeps)"
     )
+    parser.add_argument("--curves", type=Path, help="a record of benchmarks/pixels.py, to show its learning curves")
     options = parser.parse_args(arguments)
     try:
-        print(write_results(options.records, options.page))
+        print(write_results(options.records, options.page, options.curves))
     except (ValueError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def write_results(folder: Path, path: Path) -> Path:
+def write_results(folder: Path, path: Path, curves: Path | None = None) -> Path:
     """Write the page about all records in a folder of sweeps.
 
     Args:
         folder: with PRESET/GRID.json, or NAME/PRESET/GRID.json.
         path: of the page; its folder is created as needed.
+        curves: a record of benchmarks/pixels.py, to show its learning curves.
 
     Returns:
         `path`.
@@ -92,7 +95,8 @@ def write_results(folder: Path, path: Path) -> Path:
     if path.exists() and MARKER.encode() not in path.read_bytes()[:1000]:
         raise ValueError(f"{path}: got a file that is not a results page, and will not replace it; choose another name")
     records = read_records(folder)
-    page = results_page(records, read_former(folder, records))
+    shown = read_curves(curves) if curves is not None else None
+    page = results_page(records, read_former(folder, records), shown)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_files({path: page.encode()})
     return path
@@ -185,7 +189,7 @@ def _rank(name: str, known: tuple[str, ...]) -> int:
     return known.index(name) if name in known else len(known)
 
 
-def results_page(records: Records, former: Former = MappingProxyType({})) -> str:
+def results_page(records: Records, former: Former = MappingProxyType({}), curves: Curves | None = None) -> str:
     """The page as Markdown."""
     verdicts = [
         [(_with_overrides(scale, grids.get(claim.grid)), claim.verdict(grids)) for scale, grids in records.items()]
@@ -202,6 +206,7 @@ def results_page(records: Records, former: Former = MappingProxyType({})) -> str
     changes = _changes(judged, [*records], former)
     blocks += ["## Changed verdicts", changes] if changes else []
     blocks += ["## The evidence", *(block for claim, by_scale in judged for block in _evidence(claim, by_scale))]
+    blocks += [curves_section(curves)] if curves is not None else []
     blocks += ["## How to read the numbers", _reading()]
     for scale, grids in records.items():
         paper = [(paper_grid(name), record) for name, record in grids.items() if name in GRIDS]

@@ -69,7 +69,7 @@ def test_train_takes_the_preset_and_what_the_file_decided(folder, capsys):
             2,
             "--backbone: got 'mlp', expected 'tests.embedding.setting:corners', as in f.npz",
         ),
-        (["--preset", "cifar10-cpu"], 1, "preset 'cifar10-cpu': backbone: got 'wrn-10-1', expected 'tests."),
+        (["--preset", "cifar10-cpu"], 1, "preset 'cifar10-cpu': image_size: got 24, expected it not to be set"),
         (["--flip", "yes"], 2, "--flip: got 'yes', expected 'no'"),
         (["--image-size", "16"], 2, "--image-size: got 16, expected it not to be set"),
     ],

@@ -114,7 +114,7 @@ def test_paper_baseline_needs_no_second_flag():
         ("digits", "digits", "cnn-tiny"),
         ("mnist-cpu", "mnist", "cnn-tiny"),
         ("fashion-cpu", "fashion-mnist", "cnn-tiny"),
-        ("cifar10-cpu", "cifar10", "wrn-10-1"),
+        ("cifar10-cpu", "cifar10", "cnn-small"),
     ],
 )
 def test_cpu_presets_are_small(name, dataset, backbone):

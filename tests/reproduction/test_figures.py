@@ -11,12 +11,15 @@ import torch
 from PIL import Image
 
 from momatch import TrainConfig, fit
+from reproduction.learning_curves import Curve, Curves
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
 SCRIPTS = sorted(
     path.stem for path in (ROOT / "reproduction" / "figures").glob("*.py") if path.stem not in ("__init__", "drawing")
 )
+#: Figure -> the page that shows it, if it is not method.md.
+SHOWN = {"pixels": "results.md"}
 TINY = {"steps": 2, "eval_interval": 0, "checkpoint_interval": 0, "unlabeled_batch_size": 8, "progress": False}
 
 
@@ -43,7 +46,8 @@ def test_every_script_has_a_picture_and_a_word(name):
     with Image.open(picture) as image:
         assert 900 <= image.width <= 1200
     assert f"python -m reproduction.figures.{name}" in (FIGURES / "README.md").read_text(encoding="utf-8")
-    assert f"figures/{name}.png" in (FIGURES.parent / "method.md").read_text(encoding="utf-8")
+    page = FIGURES.parent / SHOWN.get(name, "method.md")
+    assert f"figures/{name}.png" in page.read_text(encoding="utf-8")
 
 
 def test_a_script_runs_alone_and_warns_of_nothing(tmp_path):
@@ -200,3 +204,14 @@ def test_a_run_in_words(script):
         "MMD": {"constraint": "mmd"},
     }
     assert [words(TrainConfig(**some).resolved()) for some in settings.values()] == list(settings)
+
+
+def test_pixels_draws_a_line_for_each_run(script):
+    points = ((100, 60.0, 20.0), (200, 120.0, 45.5))
+    runs = tuple(Curve(labels, head, 0, points) for labels in ("40 labels", "250 labels") for head in ("A", "B", "C"))
+    figure = script("pixels").draw(Curves("", "", "", "", runs))
+    assert [axes.get_title() for axes in figure.axes] == ["40 labels", "250 labels"]
+    for axes in figure.axes:
+        lines = [line for line in axes.get_lines() if line.get_label() in ("A", "B", "C")]
+        assert [(*line.get_xdata(),) for line in lines] == [(0.1, 0.2)] * 3
+        assert [(*line.get_ydata(),) for line in lines] == [(20.0, 45.5)] * 3
