@@ -60,6 +60,7 @@ figures: $(INSTALLED)
 	$(BIN)/python -m reproduction.figures.outlier_schematic
 	$(BIN)/python -m reproduction.figures.softmax_identity
 	$(BIN)/python -m reproduction.figures.constraint
+	$(BIN)/python -m reproduction.figures.pixels
 	$(BIN)/python -m reproduction.figures.tsne_panels
 
 # --no-compile: most of the modules that would be compiled are never imported, and the others are compiled when they are.

@@ -66,6 +66,22 @@ def test_mixed_sizes(photos, capsys):
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("always::momatch.data.report.DataWarning")
+def test_images_that_are_larger_than_the_network_needs(photos, capsys):
+    for name in ("cat", "dog"):
+        for i in range(20):
+            write_image(photos / name / f"{i}.png", side=72)
+    line = [*commands()["train"], "--steps", "2", "--unlabeled-batch-size", "8", "--run-dir", "run"]
+    assert main(line) == 0
+    (said,) = [text for text in capsys.readouterr().err.splitlines() if "warning" in text]
+    assert said.startswith(
+        "momatch train: warning: photos: images of 72 x 72 pixels make a step 5 times as long as 32 x 32"
+    )
+    assert "choose a size with image_size (--image-size)" in said
+    assert main([*line, "--image-size", "72", "--overwrite"]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_a_test_folder_that_is_none(photos, capsys):
     write_image(photos / "test/0.png")
     lines = commands()

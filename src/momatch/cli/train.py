@@ -12,6 +12,7 @@ from momatch.cli.train_flags import Flags, parse_flags
 from momatch.config import TrainConfig
 from momatch.config.layers import Layer, combine_resumed, merged, preset_layer, read_config_file
 from momatch.console.signals import speaks
+from momatch.console.warned import warnings_said_at_once
 from momatch.console.wording import format_duration, percentages
 from momatch.storage.data_record import DATA, read_data_record
 from momatch.storage.run_config import is_run
@@ -37,7 +38,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from momatch.training.fit import fit
 
-    run = fit(config, trust_code=flags.trusts)
+    with warnings_said_at_once("train"):
+        run = fit(config, trust_code=flags.trusts)
     # With several processes, only the first prints and writes.
     if not speaks():
         return 0

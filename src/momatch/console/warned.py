@@ -1,4 +1,4 @@
-"""Warnings of a command: printed after the work, one line each, on stderr."""
+"""Warnings of a command, one line each, on stderr: after the work, or at once if the work takes long."""
 
 import sys
 import warnings
@@ -14,6 +14,18 @@ def warnings_said(command: str) -> Iterator[None]:
         yield
     for warning in caught:
         say_warning(command, str(warning.message))
+
+
+@contextmanager
+def warnings_said_at_once(command: str) -> Iterator[None]:
+    """Print warnings as they come."""
+
+    def say(message: Warning | str, *_where: object, **_also: object) -> None:
+        say_warning(command, str(message))
+
+    with warnings.catch_warnings():  # puts back what is replaced here
+        warnings.showwarning = say
+        yield
 
 
 def say_warning(command: str, message: str) -> None:

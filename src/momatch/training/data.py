@@ -26,6 +26,8 @@ from momatch.storage.run_config import read_config
 HELD_OUT = "held-out classes"
 #: Default fraction of the pool kept out of training for calibration if there are no test images.
 POOL_SHARE = 0.1
+#: How many times the pixels of the backbone's usual size are worth a warning.
+LARGE = 4
 #: Option of `load_dataset` -> setting and flag, for error messages.
 _OPTIONS = {
     "labels": "labels (--labels)",
@@ -98,6 +100,27 @@ def warn_of_mixed_sizes(name: str, side: int) -> None:
         DataWarning,
         stacklevel=3,
     )
+
+
+def warn_of_large_images(config: TrainConfig, dataset: Dataset) -> None:
+    """Warn of images of a size that nobody chose, if it makes steps of this network much longer than its usual one.
+
+    Warns:
+        DataWarning: if so.
+    """
+    shape = dataset.train.rows.shape
+    if len(shape) != 3 or _side(config) is not None:
+        return
+    _, height, width = shape
+    usual = fallback_size(config.backbone)
+    times = height * width / usual**2
+    if times > LARGE:
+        warnings.warn(
+            f"{config.dataset}: images of {width} x {height} pixels make a step {times:.0f} times as long as {usual} x {usual} "
+            f"would, and as large; choose a size with {_OPTIONS['size']}, or use a pretrained network (momatch embed)",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from momatch.evaluation.pool_judging import LIKELY_OUTLIER
 from momatch.models.classifier import Classifier
 from momatch.models.spec import ModelSpec
 from momatch.training.average import AveragedModel
-from momatch.training.data import CalibrationRows, load_data, part_classes, split_rows
+from momatch.training.data import CalibrationRows, load_data, part_classes, split_rows, warn_of_large_images
 from momatch.training.guide import PoolGuide
 from momatch.training.inputs import Input, image_views, input_of
 from momatch.training.objective import build_objective
@@ -127,7 +127,10 @@ def build_training(
     """
     processes = processes if processes is not None else Processes()
     _check_batches(config, processes.world_size)
-    source = input_of(load_data(config) if dataset is None else dataset)
+    if dataset is None:
+        dataset = load_data(config)
+        warn_of_large_images(config, dataset)
+    source = input_of(dataset)
     source.check()
     parts = part_classes(source.dataset, config.held_out_classes)
     data, calibration = split_rows(config, parts)
