@@ -212,6 +212,8 @@ def test_stages_that_cannot_be_read():
     network, x = Attentive(), torch.randn(5, 4)
     with pytest.raises(ValueError, match=r"got 'layer9', expected names of modules in Attentive, such as attention"):
         StageReader(network, ("attention", "layer9"))
+    with pytest.raises(ValueError, match=r"got 'layer9', expected 'input' or no names: Linear has no modules inside"):
+        StageReader(nn.Linear(4, 5), ("layer9",))
     with pytest.raises(ValueError, match="got 'idle', which the network did not run"):
         StageReader(network, ("idle",))(x)
     with pytest.raises(ValueError, match="stage 'attention': got a tuple, expected a tensor"):

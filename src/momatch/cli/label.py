@@ -94,6 +94,9 @@ def main(argv: Sequence[str]) -> int:
             _serve(LabelServer(session, listening), session.paths.labels, browser=arguments.browser)
         counts = session.state()
         labeled = sum(one["labels"] for one in counts["classes"])
+        if labeled == 0:
+            print("No image is labelled yet; the same command goes on.")
+            return 0
         print(f"{labeled:,} of {counts['images']:,} images are labelled in {options.labels}. Next:")
         for command in counts["commands"]:
             print(f"  {command}")

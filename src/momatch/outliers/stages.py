@@ -79,10 +79,13 @@ class StageReader:
         modules = dict(backbone.named_modules())
         unknown = [name for name in names if name != INPUT and name not in modules]
         if unknown:
-            raise ValueError(
-                f"stage_names: got {unknown[0]!r}, expected names of modules in {type(backbone).__name__}, such as "
-                f"{', '.join(list(modules)[1:4])}"
+            inside = ", ".join(list(modules)[1:4])
+            known = (
+                f"names of modules in {type(backbone).__name__}, such as {inside}"
+                if inside
+                else (f"{INPUT!r} or no names: {type(backbone).__name__} has no modules inside")
             )
+            raise ValueError(f"stage_names: got {unknown[0]!r}, expected {known}")
         self.names = tuple(names)
         self._backbone, self._network = backbone, network
         self._modules = {name: modules[name] for name in names if name != INPUT}
