@@ -40,6 +40,8 @@ MARKER = "<!-- Made by python -m reproduction.results from the records of the sw
 TITLES = {
     "cifar10-40-labels/features": "CIFAR-10 features, 40 labels",
     "cifar10-250-labels/features": "CIFAR-10 features, 250 labels",
+    "cifar10-resnet50-40-labels/features": "CIFAR-10 features of ResNet-50, 40 labels",
+    "cifar10-resnet50-250-labels/features": "CIFAR-10 features of ResNet-50, 250 labels",
 }
 _FROZEN = (
     "CIFAR-10 features: the backbone is frozen, projection and head are trained by the paper's method alone, with a weight of "
