@@ -1,10 +1,11 @@
 """The learning curves of CIFAR-10 from pixels: test accuracy over the steps of each run of pixels.toml, and what it cost.
 
-    momatch sweep benchmarks/pixels.toml --preset cifar10-cpu --seeds 0 --set precision=bfloat16 --out benchmarks/results
-    python benchmarks/pixels.py benchmarks/results/cifar10-cpu/pixels.json --runs runs --data-dir DATA
+    SETTINGS="--set precision=bfloat16 --set steps=5000"
+    momatch sweep benchmarks/pixels.toml --preset cifar10-cpu --seeds 0 $SETTINGS --out benchmarks/results/pixels
+    python benchmarks/pixels.py benchmarks/results/pixels/cifar10-cpu/pixels.json --runs runs --data-dir DATA
 
 Test accuracy of the averaged model, in percent, at the steps at which a run was evaluated. Cost: minutes of training,
-evaluations included, of a process of one thread beside the other one of the sweep. Nothing was chosen by these curves.
+evaluations included, of a process of one thread beside other measurements on two cores. Nothing was chosen by these curves.
 docs/results.md shows them.
 """
 
@@ -95,6 +96,8 @@ def main():
     try:
         record = read_record(args.record)
         outcomes = [outcome for outcome in record.outcomes if outcome.result is not None]
+        if not outcomes or len(outcomes) < len(record.outcomes):
+            raise ValueError(f"{args.record}: got runs that failed or none at all; run the sweep again")
         curves = {outcome.run: thinned(curve(args.runs / outcome.run)) for outcome in outcomes}
     except (ValueError, OSError, LookupError) as error:
         raise SystemExit(f"pixels: {error}; expected the record and the runs of benchmarks/pixels.toml") from error
@@ -110,7 +113,9 @@ def main():
         for outcome in outcomes
     ]
     config = TrainConfig.preset(record.preset, **record.overrides).resolved()
+    made = record.environment
     extra = {
+        "sweep": f"{made['command']} ({made['date']}, commit {made['commit']})",
         "recipe": recipe(config),
         "median minutes of a run": round(statistics.median(seconds) / 60, 1),
         "a run on an A100, an estimate": on_a_gpu(config, args.data_dir),

@@ -2,15 +2,14 @@
 
     python benchmarks/process_memory.py --data-dir DATA
 
-`momatch train` keeps freed blocks for the next step, which saves a third of a step with large batches; where the next block lands
-then depends on all that came before, and the peak of the process varies by a tenth between seeds and settings. Here the C library
-gives each block of 64 kB or more a mapping of its own and returns it when it is freed, so that the peak is what is held at once.
-Everything else is as in the grid: 3 steps of 64 labelled and 448 unlabelled images, one process a run, one thread. Growth is the
-mean over the seeds of the difference to order 0. Linux with glibc.
+`momatch train` keeps freed blocks for the next step, which saves up to a third of a step with large batches; where the next
+block lands then depends on all that came before, and the peak of the process varies by a tenth between seeds and settings. Here
+the C library gives each block of 64 kB or more a mapping of its own and returns it when it is freed, so that the peak is what
+is held at once. Everything else is as in the grid: 3 steps of 64 labelled and 448 unlabelled images, one process a run, one
+thread. Growth is the mean over the seeds of the difference to order 0. Linux with glibc.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess

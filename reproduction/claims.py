@@ -33,8 +33,11 @@ COMPACTNESS = METRICS["compactness"]
 OFFSET = METRICS["center_offset"]
 SPREAD = METRICS["center_spread"]
 MEMORY = METRICS["peak_memory"]
+_RECORDS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 #: What the constraint's own tensors take; no sweep measures it.
-OWN_TENSORS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "moments-tensors.json"
+OWN_TENSORS = _RECORDS / "moments-tensors.json"
+#: By how much the constraint makes a process grow that returns freed blocks; the sweeps' processes keep them.
+PROCESS_MEMORY = _RECORDS / "process_memory.json"
 
 WIDE: CellName = ("Linear, all features", "none")
 NARROW: CellName = ("Linear 8-D", "none")
@@ -249,6 +252,26 @@ def own_tensors() -> Mapping[tuple[int, str], float]:
         ) from error
 
 
+@cache
+def process_growth(preset: str) -> Mapping[int, Mapping[str, float]]:
+    """D -> order -> MiB by which the process grows where freed blocks are returned; empty for presets that were not measured.
+
+    Raises:
+        ValueError: if the record of `benchmarks/process_memory.py` is damaged.
+    """
+    try:
+        rows = json.loads(PROCESS_MEMORY.read_text())["rows"]
+        return {
+            row["D"]: {order: row[f"order {p}, growth (MiB)"] for p, order in enumerate(ORDERS) if p > 0}
+            for row in rows
+            if row["preset"] == preset
+        }
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{PROCESS_MEMORY.name}: got a damaged record ({error!r}); run python benchmarks/process_memory.py"
+        ) from error
+
+
 def _size(mebibytes: float) -> str:
     size = 1024 * mebibytes
     for unit in ("KiB", "MiB", "GiB"):
@@ -350,11 +373,19 @@ def _flat_memory(record: Record) -> Verdict:
         "they are computed."
     )
     beside.append(
-        "The peak of a process has its allocator's noise, the count of the constraint's own tensors "
-        "(benchmarks/results/moments-tensors.md) has none. The rule goes by the process, which is what must fit into a "
-        "machine; the count tells what of its growth is the constraint's. Explicit moments are counted without what computing "
-        "them takes, so that at 8-D they are smaller than our Gram matrices."
+        "Explicit moments are counted without what computing them takes, so that at 8-D they are smaller than our Gram "
+        "matrices. The rule goes by the peak of the process, which is what must fit into a machine."
     )
+    if grown := process_growth(record.preset):
+        texts = [
+            f"{D}-D {', '.join(f'{order} {growth:+.1f}' for order, growth in by_order.items())}"
+            for D, by_order in grown.items()
+        ]
+        beside.append(
+            "How much of that is the constraint's: momatch train keeps freed blocks for the next step, and where the next one "
+            "lands changes with all that came before. Where freed blocks are returned to the system instead, the process grows "
+            f"by (MiB, benchmarks/results/process_memory.md): {'; '.join(texts)}. The rest is the allocator's."
+        )
     if len(devices) == 1 and devices != {"None"}:
         (device,) = devices
         what = "the tensors" if device.startswith("cuda") else "the whole process"

@@ -39,14 +39,14 @@ class Curves:
     Attributes:
         recipe: what every run does.
         gpu: what a run would cost on a GPU, estimated.
-        command: that made the record.
-        made: when, and on what machine, with what versions and commit.
+        sweep: the command that trained the runs, when and by which commit.
+        made: the machine, the versions, and by which commit the record was made.
         runs: in the order of the record.
     """
 
     recipe: str
     gpu: str
-    command: str
+    sweep: str
     made: str
     runs: tuple[Curve, ...]
 
@@ -73,8 +73,10 @@ def read_curves(path: Path) -> Curves:
         runs = tuple(_curve(entry) for entry in content["details"])
         if not runs or any(not run.points for run in runs):
             raise ValueError("a run without evaluations")
-        recipe, gpu, command = (_text(content[key]) for key in ("recipe", "a run on an A100, an estimate", "command"))
-        return Curves(recipe, gpu, command, where, runs)
+        if len({tuple(step for step, *_ in run.points) for run in runs}) > 1:
+            raise ValueError("runs that were evaluated at different steps")
+        recipe, gpu, sweep = (_text(content[key]) for key in ("recipe", "a run on an A100, an estimate", "sweep"))
+        return Curves(recipe, gpu, sweep, where, runs)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path}: got a damaged record ({error!r}); run benchmarks/pixels.py again") from error
 
@@ -94,17 +96,18 @@ def curves_section(curves: Curves) -> str:
     """The part of the page, as Markdown."""
     shortest, longest = curves.minutes
     seeds = sorted({run.seed for run in curves.runs})
-    what = "One seed decides" if len(seeds) == 1 else f"{len(seeds)} seeds; these runs decide"
+    what = "One seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
     blocks = [
         "## CIFAR-10 from pixels",
         f"From random weights, all 50,000 training images in the pool: {escape_markdown(curves.recipe)}. The recipe was found "
         "with the linear layer on 4,000 labels and a seed of its own, then left alone "
-        f"([how](experiments.md#cifar-10-from-pixels)). {what} none of the claims above.",
-        f"What a run cost: {shortest:.0f} to {longest:.0f} minutes of one core, beside another run. On an A100, an estimate on "
-        f"paper: {escape_markdown(curves.gpu)}.",
+        f"([how](experiments.md#cifar-10-from-pixels)). {what}: these runs decide none of the "
+        "claims above.",
+        f"What a run cost: {shortest:.0f} to {longest:.0f} minutes of one core, beside other measurements on two cores. On an "
+        f"A100, an estimate on paper: {escape_markdown(curves.gpu)}.",
         f"![Learning curves]({FIGURE})",
         *(markdown(_table(labels, runs)).rstrip("\n") for labels, runs in _by_labels(curves)),
-        f"`{curves.command}`",
+        f"Trained by {escape_markdown(curves.sweep)}.",
         escape_markdown(curves.made),
     ]
     return "\n\n".join(blocks)

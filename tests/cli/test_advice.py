@@ -77,7 +77,7 @@ def test_images_that_are_larger_than_the_network_needs(photos, capsys):
     assert said.startswith(
         "momatch train: warning: photos: images of 72 x 72 pixels make a step 5 times as long as 32 x 32"
     )
-    assert "choose a size with image_size (--image-size)" in said
+    assert "set a size with image_size (--image-size)" in said
     assert main([*line, "--image-size", "72", "--overwrite"]) == 0
     assert "warning" not in capsys.readouterr().err
 

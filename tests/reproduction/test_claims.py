@@ -1,5 +1,6 @@
 """Claims: each is confirmed, not confirmed and left open where its rule says so."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -286,6 +287,24 @@ def test_memory_has_the_constraints_own_tensors_beside_the_process(tmp_path, mon
     claims.own_tensors.cache_clear()
     with pytest.raises(
         ValueError, match=r"own\.json: got a damaged record .*; run python benchmarks/moments\.py --tensors"
+    ):
+        judged("5", memory(1.05))
+
+
+def test_memory_has_the_growth_of_a_process_that_returns_blocks_beside_it(tmp_path, monkeypatch):
+    path = tmp_path / "process.json"
+    growth = {f"order {order}, growth (MiB)": order / 4 for order in (1, 2, 3, 4)}
+    path.write_text(
+        json.dumps({"rows": [{"preset": "digits", "D": 8, **growth}, {"preset": "other", "D": 32, **growth}]})
+    )
+    monkeypatch.setattr(claims, "PROCESS_MEMORY", path)
+    claims.process_growth.cache_clear()
+    (line,) = [line for line in judged("5", memory(1.05)).evidence if "returned to the system" in line]
+    assert "(MiB, benchmarks/results/process_memory.md): 8-D 1st +0.2, 2nd +0.5, 3rd +0.8, 4th +1.0. The rest" in line
+    path.write_text('{"rows": [{"preset": "digits"}]}')
+    claims.process_growth.cache_clear()
+    with pytest.raises(
+        ValueError, match=r"process\.json: got a damaged record .*; run python benchmarks/process_memory\.py"
     ):
         judged("5", memory(1.05))
 

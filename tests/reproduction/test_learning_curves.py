@@ -25,7 +25,7 @@ def write_curves(path, **changes):
         for head in ("Linear", "AAGMM | 8-D")
     ]
     content = {
-        "command": "python benchmarks/pixels.py",
+        "sweep": "momatch sweep benchmarks/pixels.toml",
         "environment": {"commit": "abc", "cores": 2},
         "recipe": "cnn-small, 1,000 steps",
         "a run on an A100, an estimate": "3 tera-operations",
@@ -40,7 +40,7 @@ def test_section_has_recipe_cost_and_every_run(tmp_path):
     assert "cnn-small, 1,000 steps" in section
     assert "3 tera-operations" in section
     assert "2 to 2 minutes of one core" in section
-    assert "One seed decides none of the claims" in section
+    assert "One seed: these runs decide none of the claims" in section
     assert "| Linear, seed 0 | 20.0 | 25.0 |" in section
     assert "| Linear, seed 0 | 20.0 | 50.0 |" in section
     assert section.count(r"| AAGMM \| 8-D, seed 0 |") == 2

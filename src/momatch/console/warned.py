@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from momatch.console.signals import speaks
+
 
 @contextmanager
 def warnings_said(command: str) -> Iterator[None]:
@@ -18,10 +20,11 @@ def warnings_said(command: str) -> Iterator[None]:
 
 @contextmanager
 def warnings_said_at_once(command: str) -> Iterator[None]:
-    """Print warnings as they come."""
+    """Print warnings as they come; of several processes only the first does."""
 
     def say(message: Warning | str, *_where: object, **_also: object) -> None:
-        say_warning(command, str(message))
+        if speaks():
+            say_warning(command, str(message))
 
     with warnings.catch_warnings():  # puts back what is replaced here
         warnings.showwarning = say

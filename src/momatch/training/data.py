@@ -117,7 +117,7 @@ def warn_of_large_images(config: TrainConfig, dataset: Dataset) -> None:
     if times > LARGE:
         warnings.warn(
             f"{config.dataset}: images of {width} x {height} pixels make a step {times:.0f} times as long as {usual} x {usual} "
-            f"would, and as large; choose a size with {_OPTIONS['size']}, or use a pretrained network (momatch embed)",
+            f"would, with as much more memory; set a size with {_OPTIONS['size']}, or use a pretrained network (momatch embed)",
             DataWarning,
             stacklevel=2,
         )
