@@ -44,8 +44,8 @@ TITLES = {
 }
 _FROZEN = (
     "CIFAR-10 features: the backbone (efficientnet-lite0 at 160 pixels, or ResNet-50 at 96) is frozen, projection and head are "
-    "trained by the paper's method alone. The weight of the constraint was chosen on other seeds, with efficientnet-lite0 and 40 "
-    "labels (docs/experiments.md)."
+    "trained by the paper's method alone. The weight of the constraint was chosen on other seeds, with efficientnet-lite0 and "
+    "40 labels (docs/experiments.md)."
 )
 
 #: In the folder of the records: what verdicts were before these.

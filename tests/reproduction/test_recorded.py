@@ -8,6 +8,7 @@ import pytest
 from momatch.sweep.record import read_record
 from momatch.sweep.tables import write_tables
 from reproduction.claims import CLAIMS
+from reproduction.learning_curves import read_curves
 from reproduction.paper import paper_grid
 from reproduction.results import read_former, read_records, results_page
 
@@ -17,7 +18,7 @@ RECORDS = ROOT / "benchmarks" / "results" / "sweeps"
 
 def test_page_is_made_from_the_records():
     records = read_records(RECORDS)
-    page = results_page(records, read_former(RECORDS, records))
+    page = results_page(records, read_former(RECORDS, records), read_curves(RECORDS.parent / "pixels.json"))
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page
 
 
